@@ -5,7 +5,7 @@ mod common;
 
 use common::{ACK, CWR, Carrier, FIN, PSH, Spec, check, in_tunnel, tcp, udp, v4, v6};
 use proptest::prelude::*;
-use towpath_gro::{Checksum, Checksums, GsoError, GsoKind, LinkKind, Offload, Split, complete};
+use towpath_gro::{Checksum, Checksums, GsoError, GsoKind, LinkKind, MAX_HEADERS, Offload, Slices, Split, complete};
 
 fn split(
     chunks: &[&[u8]],
@@ -23,6 +23,26 @@ fn split(
     }
     assert_eq!(split.packets(), 0);
     assert_eq!(split.write(&mut [0; 2000]), None);
+    assert_eq!(out, slices(&chunks.concat(), link, offload, checksums)?);
+    Ok(out)
+}
+
+/// The same packets, their payload left in place.
+fn slices(
+    packet: &[u8],
+    link: LinkKind,
+    offload: &Offload,
+    checksums: Checksums,
+) -> Result<Vec<(Vec<u8>, Offload)>, GsoError> {
+    let mut split = Split::of(packet, link, offload, checksums)?;
+    let mut out = vec![];
+    let mut headers = vec![0xee; packet.len().max(MAX_HEADERS)];
+    while let Some(len) = split.next_len() {
+        let Slices { headers: n, payload, offload } = split.next_slices(&mut headers).unwrap();
+        assert!(n + payload.len() == len && packet.as_ptr_range().contains(&payload.as_ptr()) || payload.is_empty());
+        out.push(([&headers[..n], payload].concat(), offload));
+    }
+    assert_eq!(split.next_slices(&mut headers), None);
     Ok(out)
 }
 

@@ -22,7 +22,7 @@
 //!                xsk          AF_XDP sockets, their UMEM and their rings
 //!   interfaces   netdev       index, flags, MTU, addresses                  ioctl on a socket
 //!                netdev_genl  a driver's XDP features                        generic netlink
-//!                rtnl         counters of interfaces and qdiscs              rtnetlink
+//!                rtnl         counters of interfaces and qdiscs, changes     rtnetlink
 //!                netns        run a closure in another network namespace
 //!                tun          TUN/TAP devices                                ioctl on /dev/net/tun
 //!   the kernel   bpf          programs that run on packets, and maps

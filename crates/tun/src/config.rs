@@ -6,17 +6,16 @@ use towpath_gro::LinkKind;
 use towpath_sys::netdev::valid_name;
 
 /// The layer of a device's packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// IP packets.
-    #[default]
     Tun,
     /// Ethernet frames.
     Tap,
 }
 
 impl Kind {
-    /// The mode of `ip tuntap`.
+    /// The mode of `ip tuntap`, and the scheme of a port's URI.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

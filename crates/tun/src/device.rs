@@ -26,7 +26,7 @@ pub struct Device {
     shared: Arc<Shared>,
     /// Of the device; not the one of the calling thread if the device was made elsewhere.
     netns: Namespace,
-    control: Option<Control>,
+    control: Option<Arc<Control>>,
     link: Option<Link>,
     index: i32,
     multi_queue: bool,
@@ -150,7 +150,7 @@ impl Device {
         let enter = step(&name, "enter the device's netns");
         let (control, link, index) = netns
             .run(|| {
-                let control = Control::new().ok();
+                let control = Control::new().ok().map(Arc::new);
                 let index = control.as_ref().and_then(|control| control.index(&name).ok());
                 (control, index.and_then(|index| Link::new(index).ok()), index.unwrap_or(0))
             })
@@ -172,8 +172,7 @@ impl Device {
         device.find_offloads(config);
         let (rx, tx) = (device.report.rx, device.report.tx);
         device.shared = Arc::new(Shared::new(kind, header, Offloads::NONE, tx));
-        let file = device.file.try_clone().map_err(step(&name, "dup"))?;
-        device.first = Some(Queue::new(file, &device.shared));
+        device.first = Some(Queue::new(device.file.clone(), &device.shared));
         device.set_rx_offloads(rx)?;
         Ok(device)
     }
@@ -226,7 +225,7 @@ impl Device {
                     .netns
                     .run(|| attach(kind, &name, true, header > 0))
                     .map_err(step(&name, "enter the device's netns"))??;
-                Queue::new(file, &self.shared)
+                Queue::new(Arc::new(file), &self.shared)
             }
         };
         self.queues += 1;
@@ -282,6 +281,20 @@ impl Device {
     /// entered.
     pub fn index(&self) -> i32 {
         self.index
+    }
+
+    /// The interface's other settings; `None` if it is in a namespace that can't be entered.
+    pub fn interface(&self) -> Option<&Arc<Control>> {
+        self.control.as_ref()
+    }
+
+    /// The interface's counters.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn counters(&self) -> Result<Link, Error> {
+        let made = self.netns.run(|| Link::new(self.index)).and_then(|made| made);
+        made.map_err(self.step("read the counters"))
     }
 
     fn step(&self, what: &str) -> impl FnOnce(io::Error) -> Error + use<> {

@@ -17,29 +17,44 @@ use std::io;
 use towpath_gro::{Checksums, LinkKind, Offload, Segment, Sink, Split};
 use towpath_sys::uio::{Gather, IoVec, Pieces};
 
-/// Counters of a [`Writer`](crate::Writer). Every packet that was pushed is written, waits, or is
-/// one of the drops.
+/// Counters of a [`Writer`](crate::Writer), which balance:
+///
+/// ```text
+/// packets + split = writes + merged + dropped + held
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WriteStats {
     /// Packets pushed.
     pub packets: u64,
-    /// Calls that the kernel took.
+    /// Packets that became part of others.
+    pub merged: u64,
+    /// Calls that the kernel took: one for each packet or super-packet.
     pub writes: u64,
-    /// Bytes that it took, without headers of its own.
+    /// Bytes that it took, without the headers in front of packets.
     pub bytes: u64,
     /// Super-packets that it took.
     pub super_packets: u64,
-    /// Aggregates that were cut and written packet by packet.
+    /// Packets that were cut because the kernel lacks the offload, or refused them.
     pub cut: u64,
-    /// Calls that it refused (`EINVAL`, `ENOMEM`) before a packet was cut.
+    /// Pieces that cutting made beyond the first one of each packet.
+    pub split: u64,
+    /// Calls that the kernel refused (`EINVAL`, `ENOMEM`) before the packet was cut.
     pub refused: u64,
-    /// Writes dropped because the interface is not up (`EIO`).
+    /// Dropped because the interface is not up (`EIO`).
     pub dropped_down: u64,
-    /// Writes dropped because no IP packet, or a packet that contradicts its metadata.
+    /// Dropped because it is no IP packet or frame, or contradicts its metadata.
     pub dropped_invalid: u64,
-    /// Writes dropped by another error.
+    /// Dropped by another error.
     pub dropped_error: u64,
+}
+
+impl WriteStats {
+    /// Packets, super-packets or pieces that were dropped.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped_down + self.dropped_invalid + self.dropped_error
+    }
 }
 
 /// What became of a packet.
@@ -235,45 +250,49 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
         checksums: Checksums,
         scratch: &mut [u8],
     ) -> Option<Outcome> {
-        let mut written = 0;
         let first = packet.written();
         let Ok(mut split) = Split::new(packet.chunks(), self.to.link(), offload, checksums) else {
             self.stats.dropped_invalid += 1;
             return Some(Outcome::Done);
         };
+        let mut written = 0;
         let mut outcome = Some(Outcome::Done);
         while let Some(piece) = split.next_len().and_then(|len| scratch.get_mut(..len)) {
             let Some(offload) = split.write(piece) else { break };
             if written >= first {
-                let Ok(bytes) = header::encode(&offload, piece.len()) else { break };
-                let header = bytes.get(..self.to.header()).unwrap_or_default();
-                let sent = towpath_sys::retry(|| self.to.transmit(&mut self.gather, header, &One(piece)));
-                match sent {
-                    Ok(_) => {
-                        self.stats.writes += 1;
-                        self.stats.bytes += piece.len() as u64;
-                    }
-                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) && needs_csum(&offload) => {
-                        self.stats.refused += 1;
-                        self.to.switch_off(Offloads::ALL);
-                        outcome = None;
-                        break;
-                    }
-                    Err(error) => {
-                        if let Outcome::Blocked = self.failed(&error) {
-                            outcome = Some(Outcome::Blocked);
-                            break;
-                        }
-                    }
+                outcome = self.write_piece(&offload, piece);
+                if !matches!(outcome, Some(Outcome::Done)) {
+                    break;
                 }
+                self.stats.cut += u64::from(written == 0);
+                self.stats.split += u64::from(split.packets() > 0);
             }
             written += 1;
         }
-        if first == 0 && written > 0 {
-            self.stats.cut += 1;
-        }
         packet.set_written(written.max(first));
         outcome
+    }
+
+    /// As [`write_pieces`](Self::write_pieces), for one of them.
+    fn write_piece(&mut self, offload: &Offload, piece: &[u8]) -> Option<Outcome> {
+        let Ok(bytes) = header::encode(offload, piece.len()) else {
+            self.stats.dropped_invalid += 1;
+            return Some(Outcome::Done);
+        };
+        let header = bytes.get(..self.to.header()).unwrap_or_default();
+        match towpath_sys::retry(|| self.to.transmit(&mut self.gather, header, &One(piece))) {
+            Ok(_) => {
+                self.stats.writes += 1;
+                self.stats.bytes += piece.len() as u64;
+                Some(Outcome::Done)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && needs_csum(offload) => {
+                self.stats.refused += 1;
+                self.to.switch_off(Offloads::ALL);
+                None
+            }
+            Err(error) => Some(self.failed(&error)),
+        }
     }
 }
 
@@ -298,4 +317,130 @@ fn lacking(needed: Offloads) -> Offloads {
     let found = rarest.into_iter().find(|&one| needed.has(one));
     // Without checksums nothing is segmented.
     found.unwrap_or(Offloads::ALL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Kind;
+    use crate::probe;
+    use std::cell::{Cell, RefCell};
+    use std::os::unix::net::UnixDatagram;
+    use towpath_wire::verify::verify;
+
+    /// A kernel that lacks offloads, and takes nothing now and then.
+    struct Fake {
+        lacks: Offloads,
+        offloads: Cell<Offloads>,
+        /// One call of so many returns `EAGAIN`.
+        busy: usize,
+        calls: Cell<usize>,
+        sockets: (UnixDatagram, UnixDatagram),
+        /// The packets that it took.
+        taken: RefCell<Vec<(Offload, Vec<u8>)>>,
+    }
+
+    impl Fake {
+        fn new(lacks: Offloads, busy: usize) -> Fake {
+            let (offloads, calls, taken) = (Cell::new(Offloads::ALL), Cell::new(0), RefCell::default());
+            Fake { lacks, offloads, busy, calls, sockets: UnixDatagram::pair().unwrap(), taken }
+        }
+    }
+
+    impl Transmit for Fake {
+        fn header(&self) -> usize {
+            header::MAX_LEN
+        }
+        fn link(&self) -> LinkKind {
+            LinkKind::Ip
+        }
+        fn offloads(&self) -> Offloads {
+            self.offloads.get()
+        }
+        fn switch_off(&self, set: Offloads) {
+            self.offloads.set(self.offloads.get().without(set).consistent());
+        }
+        fn transmit(&self, gather: &mut Gather, header: &[u8], packet: &impl Pieces) -> io::Result<usize> {
+            self.calls.set(self.calls.get() + 1);
+            if self.calls.get().is_multiple_of(self.busy) {
+                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+            }
+            let needed = Offloads::needed(&header::decode(header.try_into().unwrap(), 65535).unwrap());
+            if !needed.and(self.lacks).is_none() {
+                return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            }
+            let n = gather.write(&self.sockets.0, header, packet)?;
+            let mut bytes = vec![0; READ_SIZE];
+            assert_eq!(self.sockets.1.recv(&mut bytes)?, n);
+            let offload = header::decode(bytes[..header.len()].try_into().unwrap(), n - header.len()).unwrap();
+            self.taken.borrow_mut().push((offload, bytes[header.len()..n].to_vec()));
+            Ok(n)
+        }
+    }
+
+    /// The packets of a super-packet, complete.
+    fn packets_of(offload: &Offload, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut split = Split::of(bytes, LinkKind::Ip, offload, Checksums::Complete).unwrap();
+        let mut packets = Vec::new();
+        while let Some(len) = split.next_len() {
+            let mut packet = vec![0; len];
+            split.write(&mut packet).unwrap();
+            assert!(verify(&packet, LinkKind::Ip).is_sound());
+            packets.push(packet);
+        }
+        packets
+    }
+
+    #[test]
+    fn whatever_a_kernel_lacks_and_whenever_it_is_busy_the_same_packets_arrive_in_order() {
+        let sent = probe::packets(Kind::Tun, true);
+        let expected: Vec<_> = sent.iter().flat_map(|p| packets_of(&p.offload, &p.frame)).collect();
+        let lacking = [
+            Offloads::NONE,
+            Offloads::USO,
+            Offloads::TSO_ECN,
+            Offloads::TSO6,
+            Offloads::TUNNEL,
+            Offloads::TUNNEL_CSUM,
+            Offloads::TSO.with(Offloads::USO),
+            Offloads::ALL,
+        ];
+        for (lacks, busy) in lacking.into_iter().flat_map(|lacks| [2, 3, 7, 1000].map(|busy| (lacks, busy))) {
+            let mut output = Output::new(Fake::new(lacks, busy));
+            let mut spent = 0;
+            for packet in &sent {
+                let chain = output.nodes.chain(packet.frame.clone(), 0..packet.frame.len(), packet.offload);
+                Through { output: &mut output, spent: &mut |_| spent += 1 }.packet(chain);
+            }
+            while output.waiting() > 0 {
+                assert_eq!(output.result().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+                output.send_waiting(&mut |_| spent += 1);
+            }
+            output.result().unwrap();
+            let stats = output.stats;
+            assert_eq!((stats.dropped(), sent.len() as u64 + stats.split), (0, stats.writes), "{stats:?}");
+            let taken = output.to.taken.take();
+            assert!(taken.iter().all(|(offload, _)| Offloads::needed(offload).and(lacks).is_none()));
+            let arrived: Vec<_> = taken.iter().flat_map(|(offload, bytes)| packets_of(offload, bytes)).collect();
+            assert!(arrived == expected, "{lacks}, busy {busy}: {} of {}", arrived.len(), expected.len());
+            assert_eq!((spent, stats.writes as usize), (sent.len(), taken.len()));
+            assert!(output.to.offloads().and(lacks).is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_no_packet_switches_nothing_off() {
+        let mut output = Output::new(Fake::new(Offloads::NONE, 1000));
+        let super_packet = probe::packets(Kind::Tun, false).swap_remove(1);
+        let (mut no_ip, mut no_tcp) = (super_packet.frame.clone(), super_packet.frame.clone());
+        no_ip[0] = 0x95;
+        no_tcp[9] = 17;
+        output.to.lacks = Offloads::TSO4;
+        for bytes in [no_ip, no_tcp] {
+            let len = bytes.len();
+            let chain = output.nodes.chain(bytes, 0..len, super_packet.offload);
+            Through { output: &mut output, spent: &mut drop }.packet(chain);
+        }
+        assert_eq!((output.stats.dropped_invalid, output.to.offloads()), (2, Offloads::ALL));
+    }
 }

@@ -22,7 +22,6 @@ use towpath_gro::{Checksum, Gso, GsoKind, Offload, Tunnel, TunnelKind};
 use towpath_sys::netns;
 use towpath_sys::tun::{self, Attach};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
-use towpath_wire::virtio_net::VnetHeader;
 use towpath_wire::vlan::{Tag, Tci};
 use towpath_wire::vxlan;
 
@@ -116,8 +115,8 @@ fn scratch(kind: Kind, header: usize) -> io::Result<File> {
 
 fn write_each(mut queue: &File, kind: Kind, header: usize, report: &mut Report) {
     let mut found = Offloads::NONE;
-    for packet in packets(kind == Kind::Tap, header) {
-        match queue.write(&packet.bytes) {
+    for packet in packets(kind, header >= TUNNEL_LEN) {
+        match queue.write(&packet.behind_header(header)) {
             // The packet is delivered if the interface was set up in the meantime, which does no
             // harm.
             Ok(_) => found = found.with(packet.needs),
@@ -134,18 +133,30 @@ const SEGMENT: u16 = 500;
 /// Payload of a super-packet: three segments, the last one shorter.
 const PAYLOAD: [u8; 1200] = [0; 1200];
 
-/// One packet with its virtio-net header in front.
+/// A packet that one kind of offload is tried with.
+#[derive(Debug, Clone)]
 pub struct Crafted {
     /// Its name in the report.
     pub name: &'static str,
     /// The offload that the kernel needs for it.
     pub needs: Offloads,
-    /// Header and packet.
-    pub bytes: Vec<u8>,
+    /// Its checksum and segmentation.
+    pub offload: Offload,
+    /// Its bytes.
+    pub frame: Vec<u8>,
 }
 
-/// One packet for each kind that a header of `header` bytes, 10 at least, describes.
-pub fn packets(ethernet: bool, header: usize) -> Vec<Crafted> {
+impl Crafted {
+    /// The packet behind a virtio-net header of `header` bytes, 10 to 24.
+    pub fn behind_header(&self, header: usize) -> Vec<u8> {
+        let bytes = header::encode(&self.offload, self.frame.len()).unwrap_or_default();
+        [bytes.get(..header).unwrap_or(&bytes), &self.frame].concat()
+    }
+}
+
+/// One packet for each kind of offload, or also for those in tunnels.
+pub fn packets(layer: Kind, tunnels: bool) -> Vec<Crafted> {
+    let ethernet = layer == Kind::Tap;
     let kinds = [
         ("csum", false, None, Offloads::CSUM),
         ("tso4", false, Some((GsoKind::Tcp4, false)), Offloads::TSO4),
@@ -159,18 +170,10 @@ pub fn packets(ethernet: bool, header: usize) -> Vec<Crafted> {
         let (start, headers, frame) = frame(ethernet, v6, tcp)?;
         let gso = gso.map(|(kind, ecn)| Gso { kind, ecn, size: SEGMENT, segs: 3, hdr_len: headers });
         let offload = Offload::new(Checksum::Partial { start, offset: if tcp { 16 } else { 6 } }, gso);
-        crafted(name, needs, &offload, &frame, header)
+        Some(Crafted { name, needs, offload, frame })
     });
-    let tunnels = if header >= TUNNEL_LEN { &[false, true][..] } else { &[] };
-    let tunneled = tunnels.iter().filter_map(|&checksum| tunneled(ethernet, checksum, header));
-    plain.chain(tunneled).collect()
-}
-
-fn crafted(name: &'static str, needs: Offloads, offload: &Offload, frame: &[u8], header: usize) -> Option<Crafted> {
-    let bytes = header::encode(offload, frame.len()).ok()?;
-    let mut bytes = bytes.get(..header.max(VnetHeader::LEN))?.to_vec();
-    bytes.extend_from_slice(frame);
-    Some(Crafted { name, needs, bytes })
+    let tunnels = if tunnels { &[false, true][..] } else { &[] };
+    plain.chain(tunnels.iter().filter_map(|&checksum| tunneled(ethernet, checksum))).collect()
 }
 
 /// A frame with a partial checksum, where its transport header begins, and the length of all
@@ -196,7 +199,7 @@ fn frame(ethernet: bool, v6: bool, tcp: bool) -> Option<(u16, u16, Vec<u8>)> {
 const LINK: Link = Link { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags: [Tag { tpid: 0, tci: Tci(0) }; 2] };
 
 /// A super-packet of TCP in VXLAN over IPv4, with an outer checksum or without.
-fn tunneled(ethernet: bool, checksum: bool, header: usize) -> Option<Crafted> {
+fn tunneled(ethernet: bool, checksum: bool) -> Option<Crafted> {
     const VXLAN: [u8; 8] = [vxlan::FLAG_VNI, 0, 0, 0, 0, 0, 1, 0];
     let (start, headers, inner) = frame(true, false, true)?;
     let outer = Headers {
@@ -229,7 +232,7 @@ fn tunneled(ethernet: bool, checksum: bool, header: usize) -> Option<Crafted> {
         false => ("tcp in vxlan", Offloads::TUNNEL),
         true => ("tcp in vxlan with a checksum", Offloads::TUNNEL_CSUM),
     };
-    crafted(name, needs, &offload, &frame, header)
+    Some(Crafted { name, needs, offload, frame })
 }
 
 #[cfg(test)]
@@ -238,12 +241,12 @@ mod tests {
 
     #[test]
     fn there_is_a_packet_for_every_offload_and_layer() {
-        for ethernet in [true, false] {
-            let names: Vec<_> = packets(ethernet, 10).iter().map(|c| c.name).collect();
+        for kind in [Kind::Tun, Kind::Tap] {
+            let names: Vec<_> = packets(kind, false).iter().map(|packet| packet.name).collect();
             assert_eq!(names, ["csum", "tso4", "tso4 with ecn", "tso6", "uso4", "uso6"]);
-            let tunneled = packets(ethernet, 24);
+            let tunneled = packets(kind, true);
             assert_eq!(tunneled.len(), 8);
-            assert!(tunneled.iter().all(|c| c.bytes.len() > 24 + 1200));
+            assert!(tunneled.iter().all(|packet| Offloads::needed(&packet.offload).has(packet.needs)));
         }
     }
 }

@@ -51,7 +51,8 @@ impl Shared {
     }
 
     fn switch_off(&self, set: Offloads) {
-        self.tx.fetch_and(!set.bits(), Ordering::Relaxed);
+        let rest = |bits| Some(Offloads::from_bits(bits).without(set).consistent().bits());
+        let _ = self.tx.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
     }
 }
 
@@ -88,9 +89,9 @@ pub struct ReadLosses {
 }
 
 impl Queue {
-    pub(crate) fn new(file: File, shared: &Arc<Shared>) -> Queue {
+    pub(crate) fn new(file: Arc<File>, shared: &Arc<Shared>) -> Queue {
         Queue(Arc::new(Inner {
-            file: Arc::new(file),
+            file,
             shared: shared.clone(),
             unreadable: AtomicU64::new(0),
             truncated: AtomicU64::new(0),

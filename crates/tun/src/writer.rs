@@ -42,6 +42,8 @@ pub struct Writer<B> {
     /// The offloads for which `gro` was made.
     merges: Offloads,
     output: Output<B, Queue>,
+    /// Packets merged by the engines before this one.
+    merged: u64,
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Writer<B> {
@@ -55,7 +57,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Writer<B> {
     pub fn with_config(queue: &Queue, config: GroConfig) -> Writer<B> {
         let config = config.link(queue.link());
         let merges = mergeable(queue.tx_offloads());
-        Writer { gro: engine(config.clone(), merges), config, merges, output: Output::new(queue.clone()) }
+        Writer { gro: engine(config.clone(), merges), config, merges, output: Output::new(queue.clone()), merged: 0 }
     }
 
     /// Takes the bytes `packet` of a buffer as a packet with an unverified checksum.
@@ -86,6 +88,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Writer<B> {
             towpath_gro::Sink::packet(&mut out, chain);
         } else {
             self.gro.push(chain, 0, &mut out);
+            self.output.stats.merged = self.merged + self.gro.stats().merged;
         }
         self.output.result()
     }
@@ -110,11 +113,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Writer<B> {
     /// Merges only what the kernel still takes. Nothing is held.
     #[cold]
     fn adapt(&mut self, now: Offloads) {
+        self.merged += self.gro.stats().merged;
         self.gro = engine(self.config.clone(), now);
         self.merges = now;
     }
 
-    /// Packets that are held, or wait for the kernel.
+    /// Packets and aggregates that are held, or wait for the kernel.
     pub fn held(&self) -> usize {
         self.gro.held() + self.output.waiting()
     }

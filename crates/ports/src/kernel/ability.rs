@@ -4,6 +4,7 @@ use crate::uri::Want;
 use std::borrow::Cow;
 use towpath_packet::Offloads;
 use towpath_packet::port::{Ability, PortError};
+use towpath_tun as tun;
 
 /// The configuration of each kind of offload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,6 +15,26 @@ pub struct Wants {
     pub tso: Want,
     /// UDP super-packets, in both directions. Needs `csum`.
     pub uso: Want,
+}
+
+/// The offloads of a TUN/TAP device, and the same of a port.
+const OF_A_TUN: [(tun::Offloads, Offloads); 5] = [
+    (tun::Offloads::CSUM, Offloads::CSUM),
+    (tun::Offloads::TSO4, Offloads::TSO4),
+    (tun::Offloads::TSO6, Offloads::TSO6),
+    (tun::Offloads::TSO_ECN, Offloads::TSO_ECN),
+    (tun::Offloads::USO, Offloads::USO),
+];
+
+/// The offloads of a port that are `set` of a TUN/TAP device.
+pub(crate) fn from_tun(set: tun::Offloads) -> Offloads {
+    OF_A_TUN.iter().filter(|(one, _)| set.has(*one)).fold(Offloads::NONE, |all, &(_, one)| all.with(one))
+}
+
+/// The offloads of a TUN/TAP device that are `set` of a port: none without checksums.
+pub(crate) fn to_tun(set: Offloads) -> tun::Offloads {
+    let all = OF_A_TUN.iter().filter(|&&(_, one)| set.has(one));
+    all.fold(tun::Offloads::NONE, |all, &(one, _)| all.with(one)).consistent()
 }
 
 /// TCP super-packets of every kind.
@@ -50,6 +71,13 @@ pub(crate) struct KernelOffloads {
     pub(crate) refused: Vec<(Offloads, String)>,
     /// The method of the probe, for the report.
     pub(crate) how: &'static str,
+}
+
+impl From<&tun::Report> for KernelOffloads {
+    fn from(report: &tun::Report) -> KernelOffloads {
+        let refused = report.refused.iter().map(|(set, why)| (from_tun(*set), why.clone())).collect();
+        KernelOffloads { rx: from_tun(report.rx), tx: from_tun(report.tx), refused, how: report.how }
+    }
 }
 
 /// One line for each kind of offload; an error if a required one is missing.
@@ -102,6 +130,14 @@ mod tests {
         let wants = Wants { csum: Want::Off, tso: Want::Require, ..Wants::default() };
         let error = report("tap:a", wants, &found(Offloads::ALL)).unwrap_err().to_string();
         assert_eq!(error, "tap:a: tso=require: needs csum, which is switched off by option");
+    }
+
+    #[test]
+    fn a_device_has_the_same_offloads_as_its_port() {
+        assert_eq!(to_tun(Offloads::TSO4.with(Offloads::USO)).bits(), 0, "nothing without checksums");
+        assert_eq!(to_tun(Offloads::CSUM.with(Offloads::USO)).bits(), 0x61);
+        assert_eq!(to_tun(Offloads::ALL).bits(), 0x6f);
+        assert_eq!(from_tun(to_tun(Offloads::ALL)), Offloads::ALL.without(Offloads::VLAN));
     }
 
     #[test]

@@ -2,14 +2,12 @@
 //!
 //! ```text
 //!   ability      configured offloads, offloads of the kernel, the report
-//!   crafted      test packets that find the kernel's offloads
 //!   edge         packets that the kernel lost around the port
 //!   link         the state of the interface: up, down, deleted
 //!   rx_buffers   buffers that the kernel reads packets into
 //! ```
 
 pub(crate) mod ability;
-pub(crate) mod crafted;
 pub(crate) mod edge;
 pub(crate) mod link;
 pub(crate) mod rx_buffers;

@@ -3,8 +3,8 @@
 //! One packet of each kind is sent through a tap without a reader, in a namespace of its own.
 //! Without the right to make a namespace, all kinds count as supported until one is refused.
 
-use crate::kernel::ability::KernelOffloads;
-use crate::kernel::crafted;
+use crate::kernel::ability::{KernelOffloads, from_tun};
+use crate::vnet::VnetHeader;
 use std::fs::File;
 use std::io;
 use towpath_packet::Offloads;
@@ -12,16 +12,18 @@ use towpath_sys::af_packet::Socket;
 use towpath_sys::netdev::Control;
 use towpath_sys::netns;
 use towpath_sys::tun::{self, Attach};
+use towpath_tun::Kind;
 
 /// Probes the offloads of transmitted packets. Received packets may have any offload.
 pub(super) fn probe() -> KernelOffloads {
     let mut found = KernelOffloads { rx: Offloads::ALL, how: "accepted by the kernel", ..KernelOffloads::default() };
     match netns::scratch(scratch).and_then(|made| made) {
         Ok((_tap, socket)) => {
-            for packet in crafted::each(true) {
-                match socket.send(&packet.bytes) {
-                    Ok(()) => found.tx = found.tx.with(packet.needs),
-                    Err(error) => found.refused.push((packet.needs, format!("tx {}: {error}", packet.name))),
+            for packet in towpath_tun::probe::packets(Kind::Tap, false) {
+                let needs = from_tun(packet.needs);
+                match socket.send(&packet.behind_header(VnetHeader::LEN)) {
+                    Ok(()) => found.tx = found.tx.with(needs),
+                    Err(error) => found.refused.push((needs, format!("tx {}: {error}", packet.name))),
                 }
             }
             for (needs, _) in &found.refused {

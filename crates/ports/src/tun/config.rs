@@ -5,40 +5,9 @@ use crate::uri::{Options, Uri, Want};
 use std::net::IpAddr;
 use towpath_packet::port::PortError;
 use towpath_sys::netdev::valid_name;
+pub use towpath_tun::Kind;
+use towpath_tun::{MAX_QUEUES, MIN_MTU};
 
-/// The layer of the interface's packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Kind {
-    /// Ethernet frames.
-    #[default]
-    Tap,
-    /// IP packets.
-    Tun,
-}
-
-impl Kind {
-    /// The scheme of the port's URI, and the mode of `ip tuntap`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Tap => "tap",
-            Kind::Tun => "tun",
-        }
-    }
-
-    /// Largest MTU: 65535 less the Ethernet header that TAP counts in (`tun_net_init` in
-    /// `drivers/net/tun.c`).
-    pub fn max_mtu(self) -> u32 {
-        match self {
-            Kind::Tap => 65521,
-            Kind::Tun => 65535,
-        }
-    }
-}
-
-/// Smallest MTU of any interface (`ETH_MIN_MTU`).
-const MIN_MTU: u32 = 68;
-/// Queues of one device (`MAX_TAP_QUEUES` in `drivers/net/tun.c`).
-const MAX_QUEUES: u16 = 256;
 /// Largest `txqueuelen`: each queue has a ring of as many pointers.
 const MAX_QUEUE_LEN: u32 = 1 << 16;
 

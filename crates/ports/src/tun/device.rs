@@ -1,18 +1,20 @@
-//! The device that all queues of a port share: made or attached to, configured, its offloads.
+//! The device that all queues of a port share: made or attached to ([`towpath_tun::Device`]),
+//! configured, the offloads of its queues.
 
 use super::config::{Config, Kind};
-use super::steering::Steering;
+use crate::kernel::ability::{KernelOffloads, to_tun};
 use crate::kernel::link::LinkWatch;
-use crate::vnet::VnetHeader;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::Offloads;
 use towpath_packet::port::{Ability, PortError};
+use towpath_sys::host;
 use towpath_sys::netdev::{Control, LinkState};
 use towpath_sys::rtnl::Link;
-use towpath_sys::tun::{self, Attach, CLONE_DEVICE};
-use towpath_sys::{host, netns};
+use towpath_sys::tun::CLONE_DEVICE;
+use towpath_tun::steering::Steering;
+use towpath_tun::{self as tun, Device, Error};
 
 /// Packets that the kernel queues for each queue, unless the user says otherwise: what 64 TCP
 /// connections without TSO have under way while the reader is not scheduled, measured in
@@ -40,7 +42,7 @@ pub(super) struct TunDevice {
     port: String,
     pub(super) kind: Kind,
     name: String,
-    index: i32,
+    device: Device,
     control: Arc<Control>,
     /// For the counters of the interface.
     link: Option<Link>,
@@ -50,7 +52,7 @@ pub(super) struct TunDevice {
     pub(super) steering: Option<Steering>,
 }
 
-/// The offloads of received packets.
+/// The offloads of received packets, which are those that all queues accept.
 #[derive(Debug, Default)]
 struct RxOffloads {
     /// Accepted by each queue.
@@ -60,46 +62,48 @@ struct RxOffloads {
 }
 
 impl TunDevice {
-    /// Makes the interface or attaches to it: one descriptor for each queue.
-    pub(super) fn open(config: &Config) -> Result<(TunDevice, Vec<File>), PortError> {
-        let port = config.port();
-        let step = |step: String| {
-            let port = port.clone();
-            move |source: io::Error| {
-                let hint = hint(config, &step, &source);
-                PortError::Os { port, step, source, hint }
-            }
+    /// Makes the interface or attaches to it, and probes the kernel: one descriptor for each queue.
+    pub(super) fn open(config: &Config) -> Result<(TunDevice, Vec<Arc<File>>), PortError> {
+        let failed = |error| failed(config, error);
+        let mut wanted = match config.kind {
+            Kind::Tap => tun::Config::tap(&config.name),
+            Kind::Tun => tun::Config::tun(&config.name),
         };
-        let inside = || {
-            let control = Control::new().map_err(step("socket".to_owned()))?;
-            let how =
-                Attach { ethernet: config.kind == Kind::Tap, multi_queue: config.is_multi_queue(), vnet_header: true };
-            let mut name = config.name.clone();
-            let mut queues = Vec::new();
-            for _ in 0..config.queues {
-                let queue = tun::open().map_err(step(format!("open {CLONE_DEVICE}")))?;
-                name = tun::attach(&queue, &name, how).map_err(step("TUNSETIFF".to_owned()))?;
-                tun::set_header_len(&queue, VnetHeader::LEN).map_err(step("TUNSETVNETHDRSZ".to_owned()))?;
-                queues.push(queue);
-            }
-            let index = control.index(&name).map_err(step("SIOCGIFINDEX".to_owned()))?;
-            let port = format!("{}:{name}", config.kind.name());
-            let (kind, limit) = (config.kind, Offloads::NONE);
-            let device = TunDevice {
-                port,
-                kind,
-                name,
-                index,
-                control: Arc::new(control),
-                link: Link::new(index).ok(),
-                limit,
-                rx_offloads: Mutex::default(),
-                steering: None,
-            };
-            Ok((device, queues))
+        wanted.netns.clone_from(&config.netns);
+        // The port attaches the steering program itself, and reports it.
+        let wanted = wanted.multi_queue(config.is_multi_queue()).steering(false);
+        let mut device = Device::open(&wanted).map_err(failed)?;
+        // None until the port starts.
+        device.set_rx_offloads(tun::Offloads::NONE).map_err(failed)?;
+        let mut queues = Vec::new();
+        for _ in 0..config.queues {
+            queues.push(device.queue().map_err(failed)?.file().clone());
+        }
+        let name = device.name().map_err(failed)?;
+        let port = format!("{}:{name}", config.kind.name());
+        let control = device.interface().cloned().ok_or_else(|| PortError::Os {
+            port: port.clone(),
+            step: "socket".to_owned(),
+            source: io::ErrorKind::Unsupported.into(),
+            hint: None,
+        })?;
+        let device = TunDevice {
+            port,
+            kind: config.kind,
+            name,
+            link: device.counters().ok(),
+            device,
+            control,
+            limit: Offloads::NONE,
+            rx_offloads: Mutex::default(),
+            steering: None,
         };
-        let netns = config.netns.as_deref();
-        netns::within(netns, inside).map_err(step(format!("enter netns {}", netns.unwrap_or_default())))?
+        Ok((device, queues))
+    }
+
+    /// The kernel's offloads.
+    pub(super) fn found(&self) -> KernelOffloads {
+        self.device.report().into()
     }
 
     /// The port's name, with the actual name of the interface.
@@ -116,10 +120,10 @@ impl TunDevice {
     }
 
     /// Configures the interface, but does not set it up.
-    pub(super) fn configure(&self, config: &Config, queues: &[File]) -> Result<(), PortError> {
+    pub(super) fn configure(&self, config: &Config) -> Result<(), PortError> {
         let (control, name) = (&self.control, &self.name);
-        if let (Some(persist), Some(queue)) = (config.persist, queues.first()) {
-            tun::set_persist(queue, persist).map_err(self.os("TUNSETPERSIST"))?;
+        if let Some(persist) = config.persist {
+            self.device.set_persistent(persist).map_err(|error| failed(config, error))?;
         }
         if let Some(mac) = config.mac {
             control.set_mac(name, mac).map_err(self.os("set the hardware address"))?;
@@ -167,10 +171,6 @@ impl TunDevice {
         self.control.mtu(&self.name).map_err(self.os("SIOCGIFMTU"))
     }
 
-    pub(super) fn is_up(&self) -> bool {
-        self.control.is_up(&self.name).unwrap_or(true)
-    }
-
     pub(super) fn set_up(&self) -> Result<(), PortError> {
         self.control.set_up(&self.name).map_err(self.os("set the interface up"))
     }
@@ -180,11 +180,11 @@ impl TunDevice {
     }
 
     pub(super) fn link_state(&self) -> LinkState {
-        self.control.link_state(self.index)
+        self.control.link_state(self.device.index())
     }
 
     pub(super) fn watch(&self) -> LinkWatch {
-        LinkWatch::new(self.control.clone(), self.index)
+        LinkWatch::new(self.control.clone(), self.device.index())
     }
 
     /// The interface's counters.
@@ -200,33 +200,33 @@ impl TunDevice {
 
     /// Stores the offloads that one queue accepts, and sets those of all queues in the kernel: the
     /// setting is the device's.
-    pub(super) fn set_queue_offloads(&self, file: &File, queue: usize, accept: Option<Offloads>) -> io::Result<()> {
+    pub(super) fn set_queue_offloads(&self, queue: usize, accept: Option<Offloads>) -> Result<(), Error> {
         let mut offloads = self.rx_offloads.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(entry), Some(accept)) = (offloads.accept.get_mut(queue), accept) {
             *entry = accept;
         }
         let all = offloads.accept.iter().fold(self.limit, |all, &one| all.and(one));
         if offloads.set != Some(all) {
-            tun::set_offload(file, bits(all))?;
+            self.device.set_rx_offloads(to_tun(all))?;
             offloads.set = Some(all);
         }
         Ok(())
     }
 }
 
-/// The bits of `TUNSETOFFLOAD`: none without checksums, and UDP for both versions of IP or none.
-pub(super) fn bits(set: Offloads) -> libc::c_uint {
-    if !set.has(Offloads::CSUM) {
-        return 0;
+/// The port's error for one of the device.
+fn failed(config: &Config, error: Error) -> PortError {
+    let port = config.port();
+    match error {
+        Error::Os { step, source, .. } => {
+            let hint = hint(config, &step, &source);
+            PortError::Os { port, step, source, hint }
+        }
+        Error::Option { option, value, rule } => {
+            PortError::Option { port, option: option.to_owned(), value, rule: rule.to_owned() }
+        }
+        other => PortError::Os { port, step: "open".to_owned(), source: other.into(), hint: None },
     }
-    let table = [
-        (Offloads::CSUM, libc::TUN_F_CSUM),
-        (Offloads::TSO4, libc::TUN_F_TSO4),
-        (Offloads::TSO6, libc::TUN_F_TSO6),
-        (Offloads::TSO_ECN, libc::TUN_F_TSO_ECN),
-        (Offloads::USO, libc::TUN_F_USO4 | libc::TUN_F_USO6),
-    ];
-    table.into_iter().filter(|&(one, _)| set.has(one)).fold(0, |bits, (_, bit)| bits | bit)
 }
 
 fn privilege() -> &'static str {
@@ -268,12 +268,5 @@ mod tests {
         for ((memory, queues), len) in cases {
             assert_eq!(default_queue_len(memory, queues), len, "{memory} {queues}");
         }
-    }
-
-    #[test]
-    fn segmentation_without_checksums_is_not_requested() {
-        assert_eq!(bits(Offloads::TSO4.with(Offloads::USO)), 0);
-        assert_eq!(bits(Offloads::CSUM.with(Offloads::USO)), 0x61);
-        assert_eq!(bits(Offloads::ALL), 0x6f);
     }
 }

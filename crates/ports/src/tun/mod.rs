@@ -53,13 +53,12 @@
 //! | file | |
 //! |---|---|
 //! | `config.rs` | the options |
-//! | `device.rs` | the interface: made, configured, its offloads |
-//! | `probe.rs`, `steering.rs` | the kernel's offloads; the program that chooses a queue |
+//! | `device.rs` | the interface: configured, the offloads of its queues; made and probed by `towpath_tun` |
+//! | `steering.rs` | whether a program chooses the queue |
 //! | `rx.rs`, `tx.rs` | the queues |
 
 mod config;
 mod device;
-mod probe;
 mod rx;
 mod steering;
 mod tx;
@@ -89,7 +88,7 @@ use towpath_sys::netdev::LinkState;
 pub struct TunPort {
     info: Info,
     device: TunDevice,
-    queues: Vec<File>,
+    queues: Vec<Arc<File>>,
     up: bool,
     edge: Arc<KernelEdge>,
 }
@@ -104,12 +103,12 @@ pub fn open(config: Config) -> Result<TunPort, PortError> {
     config.check()?;
     let (mut device, queues) = TunDevice::open(&config)?;
     let (port, wants) = (device.port().to_owned(), config.wants);
-    let found = probe::probe(&device, &queues, config.kind)?;
+    let found = device.found();
     let mut abilities = ability::report(&port, wants, &found)?;
-    let (steering, ability) = steering::Steering::new(&port, &queues, config.kind, config.steering)?;
+    let (steering, ability) = steering::attach(&port, &queues, config.kind, config.steering)?;
     abilities.extend(ability);
     device.steering = steering;
-    device.configure(&config, &queues)?;
+    device.configure(&config)?;
     // The port sets the interface up when it starts.
     let link = if config.up { LinkState::Up } else { device.link_state() };
     abilities.push(link::ability(device.name(), config.netns.as_deref(), link));
@@ -147,7 +146,6 @@ impl Port for TunPort {
         device.set_limit(info.rx_offloads, start.accept, queues.len());
         let link = device.take_link();
         let device = Arc::new(device);
-        let queues: Vec<_> = queues.into_iter().map(Arc::new).collect();
         let edge = edge.start(link, queues.first().map(Arc::downgrade).unwrap_or_default());
         let (mut rx, mut tx) = (Vec::new(), Vec::new());
         for (number, file) in queues.into_iter().enumerate() {

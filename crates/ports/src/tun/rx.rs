@@ -60,7 +60,7 @@ impl TunRx {
     }
 
     fn set_offloads(&mut self, accept: Option<Offloads>) {
-        if self.device.set_queue_offloads(&self.file, self.number, accept).is_err() {
+        if self.device.set_queue_offloads(self.number, accept).is_err() {
             self.counters.failed(1);
         }
     }

@@ -1,6 +1,7 @@
 //! The crate against the kernel of this machine, in network namespaces of its own.
 
 mod bridge;
+mod examples;
 mod open;
 
 use towpath_testing::{Counting, Namespace, Need};
