@@ -16,6 +16,7 @@
 //!                stream       UNIX streams with descriptors
 //!                closer       a process that only closes descriptors of others
 //!                uio, mmsg    a header and a packet's pieces in one call     writev, sendmmsg
+//!                udp          datagrams with their paths, segmented and coalesced   sendmmsg, recvmmsg
 //!                af_packet    AF_PACKET sockets and their options
 //!                packet_ring  frames in memory that the kernel fills         PACKET_RX_RING
 //!                xsk          AF_XDP sockets, their UMEM and their rings
@@ -67,6 +68,7 @@ pub mod stream;
 pub mod sync;
 pub mod timer;
 pub mod tun;
+pub mod udp;
 pub mod uio;
 pub mod unix_socket;
 pub mod xsk;
