@@ -15,7 +15,7 @@ use std::sync::Arc;
 use towpath_sys::netdev::Control;
 use towpath_sys::netns::Namespace;
 use towpath_sys::rtnl::Link;
-use towpath_sys::tun::{self, Attach, CLONE_DEVICE};
+use towpath_sys::tun::{self, Attach, Attached, CLONE_DEVICE};
 use towpath_wire::virtio_net::VnetHeader;
 
 /// A TUN or TAP device. It vanishes with its last descriptor, unless it is persistent.
@@ -84,17 +84,7 @@ impl Device {
     /// As [`Device::from_fd`].
     pub fn from_fd_with(fd: OwnedFd, config: &Config) -> Result<Device, Error> {
         let number = fd.as_raw_fd();
-        let file = File::from(fd);
-        let attached = tun::attached(&file).map_err(|error| match error.raw_os_error() {
-            Some(libc::EBADFD) => Error::descriptor(
-                format!("descriptor {number} has no device"),
-                format!("TUNSETIFF must follow the open of {CLONE_DEVICE}; or the device was deleted"),
-            ),
-            _ => Error::descriptor(
-                format!("descriptor {number} is none of a TUN device: {error}"),
-                format!("pass a descriptor of {CLONE_DEVICE}"),
-            ),
-        })?;
+        let (file, attached) = examine(fd)?;
         let name = attached.name.as_str();
         if attached.packet_info {
             return Err(Error::descriptor(
@@ -121,8 +111,10 @@ impl Device {
     }
 
     /// Takes over an open descriptor. Name, layer, header and queues are those of the descriptor,
-    /// which stays blocking or nonblocking as it is. A descriptor without `IFF_VNET_HDR` works
-    /// without offloads.
+    /// which stays blocking or nonblocking as it is: an event loop needs
+    /// [`Queue::set_nonblocking`]. A descriptor without `IFF_VNET_HDR` works without offloads. MTU,
+    /// index and other settings are read in the device's namespace, or, without the right to enter
+    /// it, in that of the calling thread.
     ///
     /// ```no_run
     /// # use std::os::fd::OwnedFd;
@@ -228,6 +220,28 @@ impl Device {
                 Queue::new(Arc::new(file), &self.shared)
             }
         };
+        Ok(self.count(queue))
+    }
+
+    /// Takes over another descriptor of this device, as a further queue.
+    ///
+    /// # Errors
+    /// [`Error::Descriptor`] if it is none of this device.
+    pub fn add_fd(&mut self, fd: OwnedFd) -> Result<Queue, Error> {
+        let number = fd.as_raw_fd();
+        let (file, attached) = examine(fd)?;
+        let name = self.name()?;
+        if attached.name != name {
+            return Err(Error::descriptor(
+                format!("descriptor {number} is of {}, not of {name}", attached.name),
+                "open a device of its own from it",
+            ));
+        }
+        Ok(self.count(Queue::new(Arc::new(file), &self.shared)))
+    }
+
+    /// Counts a queue. With the second one the steering program starts.
+    fn count(&mut self, queue: Queue) -> Queue {
         self.queues += 1;
         if self.queues > 1 && self.steer && self.steering.is_none() {
             match Steering::attach(queue.file(), self.shared.kind) {
@@ -238,7 +252,7 @@ impl Device {
                 }
             }
         }
-        Ok(queue)
+        queue
     }
 
     /// Whether a program keeps each flow in one queue. Without one the kernel moves flows between
@@ -395,6 +409,23 @@ impl Device {
     pub fn changes(&self) -> Result<Changes, Error> {
         let made = self.netns.run(|| Changes::new(self.index)).and_then(|made| made);
         made.map_err(self.step("listen for changes"))
+    }
+}
+
+/// The device of a descriptor from elsewhere.
+fn examine(fd: OwnedFd) -> Result<(File, Attached), Error> {
+    let number = fd.as_raw_fd();
+    let file = File::from(fd);
+    match tun::attached(&file) {
+        Ok(attached) => Ok((file, attached)),
+        Err(error) if error.raw_os_error() == Some(libc::EBADFD) => Err(Error::descriptor(
+            format!("descriptor {number} has no device"),
+            format!("TUNSETIFF must follow the open of {CLONE_DEVICE}; or the device was deleted"),
+        )),
+        Err(error) => Err(Error::descriptor(
+            format!("descriptor {number} is none of a TUN device: {error}"),
+            format!("pass a descriptor of {CLONE_DEVICE}"),
+        )),
     }
 }
 
