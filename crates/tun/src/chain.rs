@@ -247,6 +247,9 @@ impl<B> fmt::Debug for Nodes<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use towpath_gro::{Gro, GroConfig, Linear, LinkKind};
+    use towpath_wire::emit::{self, Headers, Ip, Network, Tcp, Transport, Udp};
+    use towpath_wire::tcp::flags::{ACK, PSH};
 
     #[test]
     fn an_aggregate_lists_its_buffers_in_order_and_gives_them_back() {
@@ -293,5 +296,60 @@ mod tests {
         let chain = Nodes::new().chain(vec![1, 2, 3], 2..9, Offload::default());
         assert_eq!(chain.head(), [3]);
         assert_eq!(Nodes::new().chain(vec![1, 2, 3], 5..9, Offload::default()).len(), 0);
+    }
+
+    /// Packets of three flows, TCP and UDP, most of one size, some corrupt.
+    fn burst(mut random: impl FnMut() -> usize) -> Vec<Vec<u8>> {
+        let mut seq = [0u32; 3];
+        let packet = |_| {
+            let (flow, one) = (random() % 3, random());
+            let size = if one.is_multiple_of(8) { 1 + random() % 1200 } else { 1200 };
+            let transport = if flow == 2 {
+                Transport::Udp(Udp { src_port: 5000, dst_port: 53 })
+            } else {
+                let flags = if one.is_multiple_of(5) { ACK | PSH } else { ACK };
+                Transport::Tcp(Tcp { src_port: 5000, dst_port: 80, seq: seq[flow], flags, ..Tcp::default() })
+            };
+            seq[flow] += size as u32;
+            let network = Network::Ip(Ip::v4([10, 0, 0, flow as u8], [10, 0, 1, 1]), transport);
+            let headers = Headers { link: None, network };
+            let mut bytes = vec![one as u8; headers.len() + size];
+            headers.write(&mut bytes, emit::Checksums::Full).unwrap();
+            if random().is_multiple_of(16) {
+                *bytes.last_mut().unwrap() ^= 1;
+            }
+            bytes
+        };
+        (0..64).map(packet).collect()
+    }
+
+    #[test]
+    fn an_aggregate_in_small_buffers_is_the_same_as_one_that_was_copied() {
+        let mut state = 1u64;
+        let config = || GroConfig::default().link(LinkKind::Ip).seed(7);
+        let (mut chained, mut copied) = (Gro::new(config()), Gro::new(config()));
+        for _ in 0..20 {
+            let burst = burst(|| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as usize
+            });
+            let (mut small, mut large) = (Vec::new(), Vec::new());
+            let mut nodes = Nodes::new();
+            for bytes in burst {
+                chained.push(nodes.chain(bytes.clone(), 0..bytes.len(), Offload::default()), 0, &mut |p: Chain<_>| {
+                    small.push((p.offload(), p.chunks().collect::<Vec<_>>().concat()));
+                });
+                let (mut buffer, len) = (vec![0; 65535], bytes.len());
+                buffer[..len].copy_from_slice(&bytes);
+                copied.push(Linear::new(buffer, len, Offload::default()), 0, &mut |p: Linear<_>| {
+                    large.push((p.offload(), p.packet().to_vec()));
+                });
+            }
+            chained.flush_all(&mut |p: Chain<_>| small.push((p.offload(), p.chunks().collect::<Vec<_>>().concat())));
+            copied.flush_all(&mut |p: Linear<_>| large.push((p.offload(), p.packet().to_vec())));
+            assert!(small == large && small.len() < 64, "{} and {}", small.len(), large.len());
+        }
+        assert_eq!(chained.stats(), copied.stats());
+        assert!(chained.stats().merged > 600, "{:?}", chained.stats());
     }
 }

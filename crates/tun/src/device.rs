@@ -2,6 +2,7 @@
 
 use crate::changes::Changes;
 use crate::config::{Config, Kind, check_mtu};
+use crate::descriptor::{attach, examine, of_device, set_header, step};
 use crate::error::Error;
 use crate::header::{MAX_LEN, TUNNEL_LEN};
 use crate::offloads::Offloads;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use towpath_sys::netdev::Control;
 use towpath_sys::netns::Namespace;
 use towpath_sys::rtnl::Link;
-use towpath_sys::tun::{self, Attach, CLONE_DEVICE};
+use towpath_sys::tun;
 use towpath_wire::virtio_net::VnetHeader;
 
 /// A TUN or TAP device. It vanishes with its last descriptor, unless it is persistent.
@@ -84,17 +85,7 @@ impl Device {
     /// As [`Device::from_fd`].
     pub fn from_fd_with(fd: OwnedFd, config: &Config) -> Result<Device, Error> {
         let number = fd.as_raw_fd();
-        let file = File::from(fd);
-        let attached = tun::attached(&file).map_err(|error| match error.raw_os_error() {
-            Some(libc::EBADFD) => Error::descriptor(
-                format!("descriptor {number} has no device"),
-                format!("TUNSETIFF must follow the open of {CLONE_DEVICE}; or the device was deleted"),
-            ),
-            _ => Error::descriptor(
-                format!("descriptor {number} is none of a TUN device: {error}"),
-                format!("pass a descriptor of {CLONE_DEVICE}"),
-            ),
-        })?;
+        let (file, attached) = examine(fd)?;
         let name = attached.name.as_str();
         if attached.packet_info {
             return Err(Error::descriptor(
@@ -121,8 +112,10 @@ impl Device {
     }
 
     /// Takes over an open descriptor. Name, layer, header and queues are those of the descriptor,
-    /// which stays blocking or nonblocking as it is. A descriptor without `IFF_VNET_HDR` works
-    /// without offloads.
+    /// which stays blocking or nonblocking as it is: an event loop needs
+    /// [`Queue::set_nonblocking`]. A descriptor without `IFF_VNET_HDR` works without offloads. MTU,
+    /// index and other settings are read in the device's namespace, or, without the right to enter
+    /// it, in that of the calling thread.
     ///
     /// ```no_run
     /// # use std::os::fd::OwnedFd;
@@ -228,6 +221,28 @@ impl Device {
                 Queue::new(Arc::new(file), &self.shared)
             }
         };
+        Ok(self.count(queue))
+    }
+
+    /// Takes over another descriptor of this device, as a further queue.
+    ///
+    /// # Errors
+    /// [`Error::Descriptor`] if it is none of this device.
+    pub fn add_fd(&mut self, fd: OwnedFd) -> Result<Queue, Error> {
+        let number = fd.as_raw_fd();
+        let (file, attached) = examine(fd)?;
+        let name = self.name()?;
+        if attached.name != name {
+            return Err(Error::descriptor(
+                format!("descriptor {number} is of {}, not of {name}", attached.name),
+                "open a device of its own from it",
+            ));
+        }
+        Ok(self.count(Queue::new(Arc::new(file), &self.shared)))
+    }
+
+    /// Counts a queue. With the second one the steering program starts.
+    fn count(&mut self, queue: Queue) -> Queue {
         self.queues += 1;
         if self.queues > 1 && self.steer && self.steering.is_none() {
             match Steering::attach(queue.file(), self.shared.kind) {
@@ -238,7 +253,7 @@ impl Device {
                 }
             }
         }
-        Ok(queue)
+        queue
     }
 
     /// Whether a program keeps each flow in one queue. Without one the kernel moves flows between
@@ -398,72 +413,7 @@ impl Device {
     }
 }
 
-/// Opens a descriptor of the device `name`, which is made if it does not exist.
-fn attach(kind: Kind, name: &str, multi_queue: bool, vnet_header: bool) -> Result<File, Error> {
-    let hinted = |what: &'static str| {
-        move |source: io::Error| {
-            let hint = hint(kind, name, multi_queue, what, &source);
-            Error::os(name, what, source, hint)
-        }
-    };
-    let queue = tun::open().map_err(hinted("open /dev/net/tun"))?;
-    let how = Attach { ethernet: kind == Kind::Tap, multi_queue, vnet_header };
-    tun::attach(&queue, name, how).map_err(hinted("TUNSETIFF"))?;
-    Ok(queue)
-}
-
 /// Without any offload there is no header either.
 fn vnet_header(config: &Config) -> bool {
     !config.offloads.consistent().is_none()
-}
-
-/// Sets the shortest header that describes the offloads; returns its length.
-fn set_header(queue: &File, offloads: Offloads) -> io::Result<usize> {
-    if offloads.has(Offloads::TUNNEL) && tun::set_header_len(queue, TUNNEL_LEN).is_ok() {
-        // An older kernel takes the length, but knows nothing of tunnels.
-        if tun::set_offload(queue, Offloads::CSUM.with(Offloads::TSO).with(Offloads::TUNNEL).bits()).is_ok() {
-            return Ok(TUNNEL_LEN);
-        }
-    }
-    tun::set_header_len(queue, VnetHeader::LEN).map(|()| VnetHeader::LEN)
-}
-
-/// The namespace of an inherited descriptor's device, or that of the calling thread if the kernel
-/// does not tell.
-fn of_device(queue: &File) -> Namespace {
-    tun::namespace(queue).map_or_else(|_| Namespace::current(), Namespace::from)
-}
-
-fn step(device: &str, what: &str) -> impl FnOnce(io::Error) -> Error + use<> {
-    let (device, what) = (device.to_owned(), what.to_owned());
-    move |source| {
-        let denied = matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES));
-        Error::Os { device, step: what, source, hint: denied.then(|| PRIVILEGE.to_owned()) }
-    }
-}
-
-const PRIVILEGE: &str = "run as root, or with CAP_NET_ADMIN";
-
-fn hint(kind: Kind, name: &str, multi_queue: bool, step: &str, error: &io::Error) -> Option<String> {
-    let multi = if multi_queue { " multi_queue" } else { "" };
-    Some(match error.raw_os_error()? {
-        libc::EPERM => {
-            format!(
-                "{PRIVILEGE}; or have root do once: ip tuntap add dev {name} mode {}{multi} user \"$USER\" vnet_hdr",
-                kind.name()
-            )
-        }
-        libc::EACCES => format!("chmod 0666 {CLONE_DEVICE}, or run as root"),
-        libc::ENOENT | libc::ENODEV | libc::ENXIO => "modprobe tun".to_owned(),
-        libc::EBUSY => format!("{name} is in use by another process, or is no multi-queue device: choose another name"),
-        libc::EINVAL if step == "TUNSETIFF" => {
-            let other = if multi_queue { "off" } else { "on" };
-            format!(
-                "there is an interface {name} already that is no {}, or one that wants multi_queue {other}",
-                kind.name()
-            )
-        }
-        libc::E2BIG => "the device has no more queues to give".to_owned(),
-        _ => return None,
-    })
 }

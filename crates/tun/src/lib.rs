@@ -24,7 +24,8 @@
 //! | file | |
 //! |---|---|
 //! | `config.rs`, `error.rs`, `offloads.rs` | options, errors, the set of offloads |
-//! | `device.rs`, `probe.rs`, `steering.rs`, `changes.rs` | the device and its kernel |
+//! | `descriptor.rs`, `device.rs`, `changes.rs` | descriptors opened or examined; the device, its settings |
+//! | `probe.rs`, `steering.rs` | the kernel's offloads; the program that chooses a queue |
 //! | `header.rs`, `queue.rs` | the header in front of a packet; a descriptor, reading |
 //! | `chain.rs`, `writer.rs`, `output.rs` | a packet in small buffers; merging; the way to the kernel |
 //!
@@ -32,7 +33,7 @@
 //!
 //! * A packet that was pushed is written once, whole or in pieces, in the order of its flow; or it
 //!   waits; or it is dropped and counted in [`WriteStats`].
-//! * Every buffer comes back through `spent`, once.
+//! * Every buffer is returned through `spent`, once.
 //! * Nothing is allocated per packet after warm-up. No panic on any bytes, no `unsafe`.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -41,6 +42,7 @@
 mod chain;
 mod changes;
 mod config;
+mod descriptor;
 mod device;
 mod error;
 mod header;

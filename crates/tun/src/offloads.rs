@@ -19,7 +19,8 @@ impl Offloads {
     pub const TSO6: Offloads = Offloads(4);
     /// Super-packets of TCP with CWR in the first segment only.
     pub const TSO_ECN: Offloads = Offloads(8);
-    /// Super-packets of UDP over IPv4 and IPv6: the kernel has them only together (since Linux 6.2).
+    /// Super-packets of UDP over IPv4 and IPv6, which the kernel has only together (since Linux
+    /// 6.2).
     pub const USO: Offloads = Offloads(0x60);
     /// Super-packets in VXLAN and GENEVE (since Linux 6.17).
     pub const TUNNEL: Offloads = Offloads(0x80);

@@ -194,7 +194,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
                 }
                 self.cut(packet)
             }
-            // Smaller pieces may be had.
+            // There may be memory for smaller pieces.
             Some(libc::ENOMEM | libc::ENOBUFS | libc::EMSGSIZE) if packet.count() > 1 => {
                 self.stats.refused += 1;
                 self.cut(packet)
@@ -297,7 +297,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
 }
 
 /// Whether the kernel takes the bytes for a packet: it finds the protocol by the version of IP
-/// (`tun_get_user` in `drivers/net/tun.c`), or wants an Ethernet header.
+/// (`tun_get_user` in `drivers/net/tun.c`), or needs an Ethernet header.
 #[inline]
 fn is_packet(link: LinkKind, head: &[u8], len: usize) -> bool {
     match link {

@@ -50,7 +50,7 @@ pub(crate) const OFF: &str = "switched off";
 /// The report of a device of which nothing was tried.
 pub(crate) const UNTRIED: &str = "not tried: used until a packet is refused";
 
-/// What can only be had, or refused, together.
+/// What the kernel accepts or refuses together.
 const RX_STEPS: [Offloads; 5] = [
     Offloads::CSUM,
     Offloads::TSO,

@@ -123,6 +123,14 @@ impl Queue {
         self.0.shared.tx()
     }
 
+    /// Whether calls return [`WouldBlock`](io::ErrorKind::WouldBlock) rather than wait.
+    ///
+    /// # Errors
+    /// The error of `fcntl(2)`.
+    pub fn is_nonblocking(&self) -> io::Result<bool> {
+        tun::is_nonblocking(&self.0.file)
+    }
+
     /// Makes calls return [`WouldBlock`](io::ErrorKind::WouldBlock), or wait.
     ///
     /// # Errors

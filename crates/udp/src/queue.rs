@@ -6,8 +6,8 @@
 //!               b: b0 ─► b1
 //! ```
 //!
-//! A run is datagrams of one size to one destination, the last of which may be shorter. Datagrams to
-//! the same destination keep their order: only its latest run grows.
+//! A run is datagrams of one size to one destination, the last of which may be shorter. Datagrams
+//! to the same destination keep their order: only its latest run grows.
 
 use std::ops::Range;
 use towpath_sys::udp::{Path, SEGMENTED, SEGMENTS};

@@ -116,8 +116,8 @@ impl UdpSender {
     /// kernel refuses is dropped and counted.
     ///
     /// # Errors
-    /// The kernel has no room for any datagram: `WouldBlock` if the socket does not block, otherwise
-    /// `ENOBUFS` or `ENOMEM`. All are pending still.
+    /// The kernel has no room for any datagram: `WouldBlock` if the socket does not block,
+    /// otherwise `ENOBUFS` or `ENOMEM`. All are pending still.
     pub fn flush(&mut self) -> io::Result<usize> {
         let mut sent = 0;
         while self.queue.pending() > 0 {

@@ -31,8 +31,8 @@ pub const SEGMENTS: usize = 64;
 /// 65 535 bytes.
 pub const SEGMENTED: usize = 65_000;
 
-/// The errors of `sendmsg(2)` for which a message of several datagrams is sent again as single ones,
-/// and for which it waits.
+/// The errors of `sendmsg(2)` after which a message of several datagrams is sent again as single
+/// ones, or waits.
 pub mod errno {
     pub use libc::{EINVAL, EIO, EMSGSIZE, ENOBUFS};
 }

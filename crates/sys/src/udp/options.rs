@@ -102,8 +102,8 @@ pub fn reserve(fd: BorrowedFd<'_>, buffer: Buffer, bytes: usize) -> io::Result<u
     granted()
 }
 
-/// Messages that the socket dropped since it was opened, modulo 2³²: its receive buffer was full, or
-/// a checksum was wrong (`SO_MEMINFO`, since Linux 4.12). Datagrams that the kernel coalesced count
+/// Messages that the socket dropped since it was opened, modulo 2³²: its receive buffer was full,
+/// or a checksum was wrong (`SO_MEMINFO`, since Linux 4.12). Datagrams that the kernel coalesced count
 /// once.
 ///
 /// # Errors

@@ -55,7 +55,8 @@ impl Path {
 }
 
 /// The byte of an IP header with the differentiated services field and ECN
-/// ([RFC 2474](https://www.rfc-editor.org/rfc/rfc2474), [RFC 3168](https://www.rfc-editor.org/rfc/rfc3168)).
+/// ([RFC 2474](https://www.rfc-editor.org/rfc/rfc2474),
+/// [RFC 3168](https://www.rfc-editor.org/rfc/rfc3168)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrafficClass(pub u8);
 

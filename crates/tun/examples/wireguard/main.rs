@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   TUN ── Queue::read ──► Segments ──► seal, in the send queue ──► UdpSender::flush ──► UDP
-//!   TUN ◄── writev ◄── Writer ◄── open, copied into a buffer of the pool ◄── UdpReceiver::receive ◄── UDP
+//!   TUN ◄── writev ◄── Writer ◄── open, copied to the pool ◄── UdpReceiver::receive ◄── UDP
 //! ```
 //!
 //! It is **not WireGuard**: its messages are WireGuard's transport data, but there is no handshake.

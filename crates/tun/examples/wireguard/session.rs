@@ -65,8 +65,8 @@ impl Session {
         }
     }
 
-    /// Opens a message in place; returns its packet. `None` for a message that the peer has not sent,
-    /// or that was opened before.
+    /// Opens a message in place; returns its packet. `None` for a message that the peer has not
+    /// sent, or that was opened before.
     pub(crate) fn open<'a>(&mut self, message: &'a mut [u8]) -> Option<&'a [u8]> {
         let (header, sealed) = message.split_at_mut_checked(HEADER)?;
         let counter = u64::from_le_bytes(*header.last_chunk()?);

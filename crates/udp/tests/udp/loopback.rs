@@ -136,7 +136,7 @@ fn a_datagram_that_the_kernel_refuses_is_dropped_and_counted_and_the_others_go()
     let config = UdpConfig::default();
     let (mut a, mut b) = (bind(LOOPBACK, &config), bind(LOOPBACK, &config));
     let good = Path::to(address(&b));
-    // An address that is not this host's, one of the other family, and a datagram that no packet holds.
+    // An address that is not this host's, one of the other family, a datagram that is too long.
     a.sender.push(&good, b"first").unwrap();
     a.sender.push(&good.from([192, 0, 2, 1].into()), b"foreign").unwrap();
     a.sender.push(&Path::to("[::1]:9".parse().unwrap()), b"other family").unwrap();
