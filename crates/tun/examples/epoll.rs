@@ -8,8 +8,10 @@
 //! ```
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use towpath_tun::{Config, Device, Queue, READ_SIZE, Writer};
 
 /// Bytes of a datagram: an MTU of 1420 leaves room for the headers of a tunnel.
@@ -77,6 +79,13 @@ fn going_on(result: io::Result<()>) -> io::Result<()> {
     result.or_else(|error| if error.kind() == io::ErrorKind::WouldBlock { Ok(()) } else { Err(error) })
 }
 
+/// Makes room for the datagrams of some super-packets: with the default of the kernel most are lost,
+/// and counted in `UdpRcvbufErrors` only. More than `net.core.rmem_max` needs `CAP_NET_ADMIN`.
+fn set_buffer(socket: &impl AsFd) -> nix::Result<()> {
+    const BYTES: usize = 7 << 20;
+    setsockopt(socket, sockopt::RcvBufForce, &BYTES).or_else(|_| setsockopt(socket, sockopt::RcvBuf, &BYTES))
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [name, here, there]: [String; 3] = std::env::args()
         .skip(1)
@@ -88,6 +97,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     eprintln!("{}: {}", device.name()?, device.report());
     let socket = UdpSocket::bind(here)?;
     socket.connect(there)?;
+    set_buffer(&socket)?;
     run(&device.queue()?, &socket, || true)?;
     Ok(())
 }

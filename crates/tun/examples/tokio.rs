@@ -6,7 +6,9 @@
 //! sudo ip addr add 10.9.0.1/24 dev vpn0
 //! ```
 
+use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UdpSocket;
@@ -75,6 +77,13 @@ pub async fn run(queue: Queue, socket: UdpSocket) -> io::Result<()> {
     result
 }
 
+/// Makes room for the datagrams of some super-packets: with the default of the kernel most are lost,
+/// and counted in `UdpRcvbufErrors` only. More than `net.core.rmem_max` needs `CAP_NET_ADMIN`.
+fn set_buffer(socket: &impl AsFd) -> nix::Result<()> {
+    const BYTES: usize = 7 << 20;
+    setsockopt(socket, sockopt::RcvBufForce, &BYTES).or_else(|_| setsockopt(socket, sockopt::RcvBuf, &BYTES))
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [name, here, there]: [String; 3] = std::env::args()
         .skip(1)
@@ -87,6 +96,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(async {
         let socket = UdpSocket::bind(here).await?;
         socket.connect(there).await?;
+        set_buffer(&socket)?;
         run(device.queue()?, socket).await
     })?;
     Ok(())

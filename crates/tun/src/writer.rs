@@ -17,7 +17,8 @@ use towpath_gro::{Gro, GroConfig, Offload, Stats};
 /// once as many packets were held as ever are at a time.
 ///
 /// Packets are held until [`flush`](Writer::flush), or until their aggregate is full: flush at the
-/// end of each burst. One writer per thread; several writers may have handles of one queue.
+/// end of each burst. Dropping a writer drops what it holds. One writer per thread; several writers
+/// may have handles of one queue.
 ///
 /// ```no_run
 /// use towpath_tun::{Config, Device, Writer};
