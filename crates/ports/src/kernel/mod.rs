@@ -4,6 +4,7 @@
 //!   ability      configured offloads, offloads of the kernel, the report
 //!   crafted      test packets that find the kernel's offloads
 //!   edge         packets that the kernel lost around the port
+//!   interface    its name, index, address, driver, queues, master
 //!   link         the state of the interface: up, down, deleted
 //!   rx_buffers   buffers that the kernel reads packets into
 //! ```
@@ -11,6 +12,7 @@
 pub(crate) mod ability;
 pub(crate) mod crafted;
 pub(crate) mod edge;
+pub(crate) mod interface;
 pub(crate) mod link;
 pub(crate) mod rx_buffers;
 
