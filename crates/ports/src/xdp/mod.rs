@@ -324,7 +324,7 @@ impl Port for XdpPort {
             let queue = Arc::new(QueueShared::new(port.clone(), number, socket.clone()));
             // The FILL ring has buffers before the socket is bound.
             let posted = port.fill_for_host(&mut rings, port.flags);
-            let (rx_rings, tx_rings) = split_rings(&socket, rings);
+            let (rx_rings, tx_rings) = split_rings(&socket, rings, port.flags);
             rx.push(match rx_rings {
                 Some(rings) => XdpRx::Socket(Box::new(SocketRx::new(queue.clone(), rings, mtu, watch())?)),
                 None => {

@@ -25,17 +25,17 @@ use super::fallback::{Fallback, StallCount};
 use super::umem::Umem;
 use crate::kernel::edge::EdgeGuard;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::port::State;
 use towpath_packet::xsk_ring::{Consumer, Desc, Entry, Mapped, Producer};
 use towpath_packet::{Direction, FromDevice, InFlight, ToDevice};
-use towpath_sys::af_packet;
 use towpath_sys::bpf::{AttachMode, Map, Program, XdpLink};
 use towpath_sys::netns::Namespace;
 use towpath_sys::xsk::{self, RingMap, RingSizes, Socket, bind};
+use towpath_sys::{Epoll, af_packet};
 
 /// Time for which `EBUSY` is retried: the kernel releases a closed socket with a delay, and a child
 /// process between `fork` and `exec` may still hold a descriptor of it.
@@ -210,14 +210,23 @@ pub(super) struct RxRings {
 pub(super) struct TxRings {
     pub(super) tx: Producer<Mapped<Desc>>,
     pub(super) completion: Consumer<Mapped<u64>>,
+    /// Readable after a completion in copy mode; `None` in zero-copy mode.
+    pub(super) completed: Option<Epoll>,
     pub(super) socket: Arc<Socket>,
 }
 
 /// Splits a socket's rings into its two halves.
-pub(super) fn split_rings(socket: &Arc<Socket>, rings: Rings) -> (Option<RxRings>, TxRings) {
+///
+/// In copy mode the kernel wakes those who wait to write when it frees a sent frame (`sock_wfree`),
+/// after its completion; the socket itself stays writable while half of its TX ring is free. So the
+/// edges count. In zero-copy mode drivers complete frames without a signal.
+pub(super) fn split_rings(socket: &Arc<Socket>, rings: Rings, flags: u16) -> (Option<RxRings>, TxRings) {
     let Rings { fill, completion, rx, tx } = rings;
     let rx = rx.map(|rx| RxRings { rx, fill, socket: socket.clone() });
-    (rx, TxRings { tx, completion, socket: socket.clone() })
+    let copies = flags & bind::ZEROCOPY == 0;
+    let completed = copies.then(Epoll::new).and_then(Result::ok);
+    let completed = completed.filter(|epoll| epoll.add_writable_edge(socket.as_raw_fd()).is_ok());
+    (rx, TxRings { tx, completion, completed, socket: socket.clone() })
 }
 
 #[derive(Debug, Default)]
@@ -363,7 +372,7 @@ impl QueueShared {
         let (socket, mut rings) = self.port.open(None)?;
         let socket = Arc::new(socket);
         inner.posted.extend(self.port.fill_for_host(&mut rings, flags));
-        let (rx, tx) = split_rings(&socket, rings);
+        let (rx, tx) = split_rings(&socket, rings, flags);
         let rx = rx.and_then(fill);
         self.port.bind(&socket, self.number, flags, None)?;
         inner.flags = flags;

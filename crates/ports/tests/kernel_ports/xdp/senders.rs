@@ -62,6 +62,32 @@ fn a_port_that_only_sends_leaves_the_host_every_frame_and_no_program() {
 }
 
 #[test]
+fn a_sender_sleeps_until_frames_complete_and_no_longer() {
+    if !needs("a_sender_sleeps_until_frames_complete_and_no_longer", NEEDS) {
+        return;
+    }
+    let pair = pair("");
+    let pool = pool();
+    let mut q = pair.start(",rx=off", &pool);
+    let ready = |fd| {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd that lives across the call, which does not wait.
+        (unsafe { libc::poll(&mut poll, 1, 0) }) == 1
+    };
+    let frame = to_host().udp(9, 7000, b"wake", Checksums::Full).0;
+    for _ in 0..3 {
+        let Wake::Readable(fd) = q.tx[0].wake() else { panic!("{:?}", q.tx[0].wake()) };
+        assert!(!ready(fd), "nothing has completed since the queue was asked");
+        send(&mut q.tx[0], Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap());
+        until("the completion is signalled", || ready(fd));
+        until("all are completed", || {
+            q.tx[0].reclaim();
+            q.tx[0].pending() == 0
+        });
+    }
+}
+
+#[test]
 fn a_port_that_only_sends_lives_beside_a_port_whose_program_has_the_interface() {
     if !needs("a_port_that_only_sends_lives_beside_a_port_whose_program_has_the_interface", NEEDS) {
         return;
