@@ -6,7 +6,7 @@
 
 use super::{check, check_len};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// `NLM_F_ECHO`: without it the answer about a queueing discipline goes only to those who listen for
 /// changes of all of them (`RTNLGRP_TC`).
@@ -15,6 +15,18 @@ const FLAGS: libc::c_int = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_E
 /// A netlink socket of the namespace in which it was made.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
 
 impl Socket {
     /// A socket for a protocol, such as `NETLINK_ROUTE`.
