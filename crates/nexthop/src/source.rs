@@ -94,6 +94,8 @@ fn label(address: Ipv6Addr) -> u8 {
         _ if low >> 32 == 0xffff => 4,
         _ if low >> 32 == 0 => 3,
         (0xfc00..=0xfdff, _) => 5,
+        (0xfec0..=0xfeff, _) => 11,
+        (0x3ffe, _) => 12,
         (0x2002, _) => 2,
         (0x2001, 0) => 6,
         (0x2001, 0x10..=0x1f) => 7,

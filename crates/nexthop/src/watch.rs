@@ -23,6 +23,8 @@ const RECEIVE_BUFFER: libc::c_int = 4 << 20;
 const COLLECT: Duration = Duration::from_millis(10);
 /// Time until a failed reading is tried again.
 const RETRY: Duration = Duration::from_millis(200);
+/// Times in a row that everything is read because it changed meanwhile.
+const OVERTAKEN: usize = 4;
 /// Longest sleep.
 const LONGEST: Duration = Duration::from_secs(60);
 /// The discard service ([RFC 863](https://www.rfc-editor.org/rfc/rfc863)).
@@ -236,13 +238,18 @@ impl Watcher {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let now = Instant::now();
             if due.is_some_and(|due| due <= now) {
-                due = self.read_all().is_err().then(|| now + RETRY);
+                due = match self.read_all() {
+                    Ok(true) => None,
+                    Ok(false) => Some(now + COLLECT),
+                    Err(_) => Some(now + RETRY),
+                };
             }
             poll.clear();
             poll.readable(self.events.as_fd().as_raw_fd());
             poll.readable(self.wake.fd());
             poll.wait(due.map_or(LONGEST, |due| due.saturating_duration_since(now)));
-            let changes = self.changes();
+            let table = self.table.clone();
+            let changes = self.changes(&table.neighbours);
             if let Some(neighbours) = changes.neighbours {
                 self.publish(self.table.fib.clone(), neighbours);
             }
@@ -252,24 +259,32 @@ impl Watcher {
         }
     }
 
-    fn read_all(&mut self) -> io::Result<()> {
-        let table = match read(&self.dumps, &self.limits, 0) {
-            Ok(table) => table,
-            Err(error) => {
-                // The rest of an answer would be taken for the next one's.
-                if let Ok(socket) = RouteSocket::new(0) {
-                    self.dumps = socket;
+    /// Reads and publishes everything; returns whether nothing changed meanwhile. What was
+    /// overtaken by a change mixes before and after: it is read again, a few times.
+    fn read_all(&mut self) -> io::Result<bool> {
+        for attempt in 1..=OVERTAKEN {
+            let table = match read(&self.dumps, &self.limits, 0) {
+                Ok(table) => table,
+                Err(error) => {
+                    // The rest of an answer would be taken for the next one's.
+                    if let Ok(socket) = RouteSocket::new(0) {
+                        self.dumps = socket;
+                    }
+                    return Err(error);
                 }
-                return Err(error);
+            };
+            self.shared.dumps.fetch_add(1, Ordering::Relaxed);
+            let changes = self.changes(&table.neighbours);
+            if !changes.everything || attempt == OVERTAKEN {
+                self.publish(table.fib, changes.neighbours.unwrap_or(table.neighbours));
+                return Ok(!changes.everything);
             }
-        };
-        self.shared.dumps.fetch_add(1, Ordering::Relaxed);
-        self.publish(table.fib, table.neighbours);
-        Ok(())
+        }
+        Ok(false)
     }
 
-    /// Reads the notifications that wait.
-    fn changes(&mut self) -> Changes {
+    /// Reads the notifications that wait, about what is `known`.
+    fn changes(&mut self, known: &Neighbours) -> Changes {
         let mut changes = Changes::default();
         loop {
             let len = match self.events.receive(&mut self.buffer) {
@@ -297,11 +312,10 @@ impl Watcher {
                     }
                 };
                 let Some((key, mac)) = found else { continue };
-                let known = changes.neighbours.as_ref().unwrap_or(&self.table.neighbours);
-                if known.get(&key).copied() == mac {
+                if changes.neighbours.as_ref().unwrap_or(known).get(&key).copied() == mac {
                     continue;
                 }
-                let neighbours = changes.neighbours.get_or_insert_with(|| self.table.neighbours.clone());
+                let neighbours = changes.neighbours.get_or_insert_with(|| known.clone());
                 match mac {
                     Some(mac) if neighbours.len() < self.limits.neighbours => drop(neighbours.insert(key, mac)),
                     Some(_) => changes.everything = true,

@@ -118,6 +118,7 @@ fn routes(numbers: &mut Numbers, n: usize) -> String {
         "via fd00:0:0:1::9",
         "via 2001:db8:1::9 dev e0",
         "via fd00:0:0:2::9 dev e1",
+        "dev e0",
         "dev e2",
         "dev e1",
         "via 2001:db8:2::9 src 2001:db8:2::99",
@@ -240,7 +241,7 @@ fn the_table_and_the_kernel_agree_on_random_routes() {
             let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15 + seed);
             let mut reader = next_hops.reader();
             for round in 0..3 {
-                batch(&ns, &routes(&mut numbers, 160));
+                batch(&ns, &routes(&mut numbers, 300));
                 if round == 2 {
                     // With the interface go its routes, without a word about each.
                     ns.ip("link set e1 down");
@@ -251,11 +252,18 @@ fn the_table_and_the_kernel_agree_on_random_routes() {
                     reader.refresh();
                     reader.table().path(ip(&marker)).ok()
                 });
-                let mut told = [0; 4];
+                let mut told = [0; 5];
                 for i in 0..1500 {
                     let dst = numbers.address(i % 2 == 0);
-                    let (kernel, table) = (ask(&socket, dst), found(reader.table(), dst));
-                    assert_eq!(table, kernel, "seed {seed}, round {round}, {dst}");
+                    let kernel = ask(&socket, dst);
+                    if found(reader.table(), dst) != kernel {
+                        // The kernel may go on to change things for a moment.
+                        until(&format!("seed {seed}, round {round}, {dst}: {kernel:?}"), || {
+                            reader.refresh();
+                            (found(reader.table(), dst) == kernel).then_some(())
+                        });
+                        told[4] += 1;
+                    }
                     told[match kernel {
                         Ok(Path2 { gateway: Some(_), .. }) => 0,
                         Ok(_) => 1,
@@ -263,6 +271,7 @@ fn the_table_and_the_kernel_agree_on_random_routes() {
                         Err(_) => 3,
                     }] += 1;
                 }
+                assert!(told[4] < 10, "the table follows at once: {told:?}");
                 assert!(told.iter().take(3).all(|n| *n > 20), "every kind of answer occurs: {told:?}");
             }
             assert_eq!((reader.table().unreadable(), next_hops.overruns()), (0, 0));
