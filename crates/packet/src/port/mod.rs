@@ -62,6 +62,9 @@ pub struct Queues<R, T> {
     pub tx: Vec<T>,
 }
 
+/// What a started port is, and its queues.
+pub type Started<P> = (Info, Queues<<P as Port>::Rx, <P as Port>::Tx>);
+
 /// Why a port could not be opened or started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -151,7 +154,7 @@ pub trait Port: Sized {
     ///
     /// # Errors
     /// As for [`start`](Port::start).
-    fn start_with_info(self, start: Start) -> Result<(Info, Queues<Self::Rx, Self::Tx>), PortError> {
+    fn start_with_info(self, start: Start) -> Result<Started<Self>, PortError> {
         let info = self.info().clone();
         Ok((info, self.start(start)?))
     }
