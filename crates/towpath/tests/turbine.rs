@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -19,6 +20,15 @@ fn turbine() -> PathBuf {
         assert!(built.success());
     }
     path
+}
+
+/// All datagrams of the test may wait in the socket.
+fn buffer_everything(socket: &UdpSocket) {
+    let bytes: libc::c_int = 32 << 20;
+    let (option, len) = (libc::SO_RCVBUFFORCE, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the address and its length describe one int.
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const bytes).cast(), len) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]
@@ -43,6 +53,7 @@ fn datagrams_to_many_destinations_arrive_beside_the_traffic_of_the_host() {
     two.ip("route add local 10.1.0.0/24 dev lo");
     let socket = two.inside(|| UdpSocket::bind("0.0.0.0:8001").unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    buffer_everything(&socket);
 
     const COUNT: usize = 4000;
     let options = format!(
