@@ -7,7 +7,7 @@ use crate::sandbox::Possible;
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
-use towpath::packet::port::{Calls, Capability, Info, Layer, Needs, Port, TxLinear};
+use towpath::packet::port::{Calls, Capability, Info, Interface, Layer, Needs, Port, TxLinear};
 use towpath::sandbox::Machine;
 use towpath::{Opener, Role};
 
@@ -17,6 +17,8 @@ struct Report<'a> {
     layer: &'static str,
     mtu: u32,
     queues: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<InterfaceReport<'a>>,
     tx_linear: String,
     max_chunks: u16,
     receives: String,
@@ -26,6 +28,48 @@ struct Report<'a> {
     needs: NeedsReport,
     /// What this machine could enforce.
     sandbox: Possible,
+}
+
+/// The interface of the kernel behind the port.
+#[derive(Serialize)]
+struct InterfaceReport<'a> {
+    name: &'a str,
+    index: u32,
+    mac: Option<String>,
+    driver: &'a str,
+    queues: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active_slave: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    master: Option<Box<InterfaceReport<'a>>>,
+}
+
+impl<'a> InterfaceReport<'a> {
+    fn new(interface: &'a Interface) -> InterfaceReport<'a> {
+        let hex = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+        InterfaceReport {
+            name: &interface.name,
+            index: interface.index,
+            mac: interface.mac.map(hex),
+            driver: &interface.driver,
+            queues: interface.queues,
+            active_slave: interface.active_slave.as_deref(),
+            master: interface.master.as_deref().map(|master| Box::new(InterfaceReport::new(master))),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{}, index {}", self.name, self.index);
+        let parts = [
+            self.mac.clone(),
+            Some(self.driver).filter(|driver| !driver.is_empty()).map(|driver| format!("driver {driver}")),
+            self.queues.map(|n| if n == 1 { "one queue".to_owned() } else { format!("{n} queues") }),
+            self.active_slave.map(|slave| format!("sends by {slave}")),
+            self.master.as_ref().map(|master| format!("part of {}", master.text())),
+        ];
+        parts.into_iter().flatten().for_each(|part| text += &format!(", {part}"));
+        text
+    }
 }
 
 #[derive(Serialize)]
@@ -69,6 +113,7 @@ fn report<'a>(info: &'a Info, needs: &Needs, machine: &Machine) -> Report<'a> {
         },
         mtu: info.mtu,
         queues: info.max_queues,
+        interface: info.interface.as_ref().map(InterfaceReport::new),
         tx_linear: match info.tx_layout.linear {
             TxLinear::None => "nothing".into(),
             TxLinear::Header(n) => format!("the first {n} bytes"),
@@ -105,6 +150,9 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
         return Ok(ExitCode::SUCCESS);
     }
     println!("{}", report.port);
+    if let Some(interface) = &report.interface {
+        println!("  {:<13} {}", "interface", interface.text());
+    }
     let rows = [
         ("layer", report.layer.to_owned()),
         ("mtu", report.mtu.to_string()),

@@ -99,7 +99,7 @@ impl Idler {
     pub(crate) fn wait_for(&mut self, wake: Wake, sending: bool) {
         match wake {
             Wake::Fd(fd) if sending => self.waits.writable(fd),
-            Wake::Fd(fd) => self.waits.readable(fd),
+            Wake::Fd(fd) | Wake::Readable(fd) => self.waits.readable(fd),
             Wake::At(at) => self.until = Some(self.until.map_or(at, |until| until.min(at))),
             Wake::Poll => self.polling = true,
             Wake::Never => {}

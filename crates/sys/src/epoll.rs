@@ -45,6 +45,16 @@ impl Epoll {
         check(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &mut event) }).map(drop)
     }
 
+    /// Adds a descriptor that counts once for each time at which it may have become writable.
+    ///
+    /// # Errors
+    /// The error of `epoll_ctl(2)`.
+    pub fn add_writable_edge(&self, fd: RawFd) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: (libc::EPOLLOUT | libc::EPOLLET) as u32, u64: 0 };
+        // SAFETY: the event lives across the call.
+        check(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &mut event) }).map(drop)
+    }
+
     /// Removes a descriptor, also one that other processes still hold.
     pub fn remove(&self, fd: RawFd) {
         // SAFETY: the call reads no event. It fails only for a descriptor that is not in the set.

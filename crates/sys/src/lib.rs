@@ -22,7 +22,8 @@
 //!                xsk          AF_XDP sockets, their UMEM and their rings
 //!   interfaces   netdev       index, flags, MTU, addresses                  ioctl on a socket
 //!                netdev_genl  a driver's XDP features                        generic netlink
-//!                rtnl         counters of interfaces and qdiscs, changes     rtnetlink
+//!                rtnl         interfaces, counters, qdiscs, changes        rtnetlink
+//!                route_socket dumps and notifications of routes             rtnetlink
 //!                netns        run a closure in another network namespace
 //!                tun          TUN/TAP devices                                ioctl on /dev/net/tun
 //!   the kernel   bpf          programs that run on packets, and maps
@@ -60,6 +61,7 @@ pub mod packet_ring;
 pub mod poll;
 pub mod restrict;
 mod rights;
+pub mod route_socket;
 pub mod rtnl;
 pub mod seqpacket;
 mod sigbus;

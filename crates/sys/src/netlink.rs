@@ -6,8 +6,7 @@
 
 use super::{check, check_len};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// `NLM_F_ECHO`: without it the answer about a queueing discipline goes only to those who listen for
 /// changes of all of them (`RTNLGRP_TC`).
@@ -16,6 +15,18 @@ const FLAGS: libc::c_int = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_E
 /// A netlink socket of the namespace in which it was made.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
 
 impl Socket {
     /// A socket for a protocol, such as `NETLINK_ROUTE`.
@@ -27,35 +38,6 @@ impl Socket {
         let fd = check(unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) })?;
         // SAFETY: the kernel just returned this descriptor; it has no other owner.
         Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    /// A nonblocking socket that receives the announcements of a group, such as `RTNLGRP_LINK`.
-    ///
-    /// # Errors
-    /// The error of `socket(2)` or `bind(2)`.
-    pub(super) fn listen(protocol: libc::c_int, group: libc::c_uint) -> io::Result<Socket> {
-        let socket = Socket::new(protocol)?;
-        let fd = socket.0.as_raw_fd();
-        // SAFETY: F_SETFL takes a value, no pointer.
-        check(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) })?;
-        // SAFETY: sockaddr_nl is plain data; all zeroes are an address without groups.
-        let mut address: libc::sockaddr_nl = unsafe { MaybeUninit::zeroed().assume_init() };
-        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-        address.nl_groups = 1 << (group - 1);
-        let len = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: address and length describe the local value, which the kernel only reads.
-        check(unsafe { libc::bind(fd, (&raw const address).cast(), len) })?;
-        Ok(socket)
-    }
-
-    /// Receives into `buffer`; returns the bytes received. Only the kernel sends to the groups of
-    /// `NETLINK_ROUTE`.
-    ///
-    /// # Errors
-    /// The error of `recv(2)`: `ENOBUFS` if announcements were lost.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: address and length describe the buffer, which is borrowed exclusively.
-        check_len(unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) })
     }
 
     /// Sends a request of a type, with attributes behind the family's own header; returns the bytes
@@ -99,12 +81,6 @@ impl Socket {
                 code => Err(io::Error::from_raw_os_error(-code.unwrap_or(-libc::EBADMSG))),
             };
         }
-    }
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 

@@ -1,15 +1,17 @@
-//! The counters of an interface, of its queueing discipline and of a veth's other end, and the
-//! changes of an interface, by `rtnetlink(7)`.
+//! What an interface is and its changes, its counters, those of its queueing discipline and of a veth's
+//! other end, by `rtnetlink(7)`.
 
 use super::netlink::{Socket, attribute, message};
+use super::route_socket::{RouteSocket, group};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
-const IFLA_TXQLEN: u16 = 13;
-
 const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
+const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_STATS64: u16 = 23;
 const IFLA_EXT_MASK: u16 = 29;
@@ -17,6 +19,10 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_TARGET_NETNSID: u16 = 46;
 /// In `IFLA_LINKINFO`.
 const IFLA_INFO_KIND: u16 = 1;
+/// In `IFLA_LINKINFO`.
+const IFLA_INFO_DATA: u16 = 2;
+/// In `IFLA_INFO_DATA` of a bond.
+const IFLA_BOND_ACTIVE_SLAVE: u16 = 2;
 /// `TC_H_ROOT`.
 const ROOT: u32 = u32::MAX;
 const TCA_STATS2: u16 = 7;
@@ -55,12 +61,25 @@ impl Link {
         Ok(Link { socket: Socket::new(libc::NETLINK_ROUTE)?, index, netns: None })
     }
 
+    /// The interface's index.
+    pub fn index(&self) -> i32 {
+        self.index
+    }
+
     /// The interface's settings; `None` if no interface has the index.
     ///
     /// # Errors
     /// The error of the kernel; `InvalidData` for a short answer.
     pub fn info(&self) -> io::Result<Option<LinkInfo>> {
-        match self.message() {
+        self.info_of(self.index)
+    }
+
+    /// The same of another interface of this one's namespace.
+    ///
+    /// # Errors
+    /// As [`info`](Link::info).
+    pub fn info_of(&self, index: i32) -> io::Result<Option<LinkInfo>> {
+        match self.message(index) {
             Ok(message) => LinkInfo::parse(&message).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into()),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             Err(error) => Err(error),
@@ -69,14 +88,14 @@ impl Link {
 
     /// The attributes of the interface.
     fn attributes(&self) -> io::Result<Vec<u8>> {
-        let mut message = self.message()?;
+        let mut message = self.message(self.index)?;
         Ok(message.split_off(IFINFOMSG.min(message.len())))
     }
 
-    /// The message about the interface: `struct ifinfomsg` and attributes.
-    fn message(&self) -> io::Result<Vec<u8>> {
+    /// The message about an interface: `struct ifinfomsg` and attributes.
+    fn message(&self, index: i32) -> io::Result<Vec<u8>> {
         let mut ifinfomsg = [0u8; 16];
-        ifinfomsg[4..8].copy_from_slice(&self.index.to_ne_bytes());
+        ifinfomsg[4..8].copy_from_slice(&index.to_ne_bytes());
         let netns = self.netns.unwrap_or(0).to_ne_bytes();
         // The value 0 sets no filter: `RTEXT_FILTER_SKIP_STATS` would leave the counters out.
         let all: [(u16, &[u8]); 2] = [(IFLA_EXT_MASK, &[0; 4]), (IFLA_TARGET_NETNSID, &netns)];
@@ -157,6 +176,12 @@ pub struct LinkInfo {
     pub up: bool,
     /// Whether packets can pass (`IFF_LOWER_UP`).
     pub carrier: bool,
+    /// Its hardware address, if that has six bytes.
+    pub mac: Option<[u8; 6]>,
+    /// The index of the interface that it is a part of.
+    pub master: Option<i32>,
+    /// Of a bond, the index of its active slave.
+    pub active_slave: Option<i32>,
 }
 
 /// Bytes of `struct ifinfomsg`: family, type, index (4), flags (8), change.
@@ -167,7 +192,11 @@ impl LinkInfo {
     fn parse(message: &[u8]) -> Option<LinkInfo> {
         let flags = i32::from_ne_bytes(*message.get(8..)?.first_chunk()?);
         let attributes = message.get(IFINFOMSG..)?;
+        let index = |list, kind| attribute(list, kind)?.first_chunk().copied().map(i32::from_ne_bytes);
         let number = |kind| Some(u32::from_ne_bytes(*attribute(attributes, kind)?.first_chunk()?));
+        let info = attribute(attributes, IFLA_LINKINFO).unwrap_or_default();
+        let kind = attribute(info, IFLA_INFO_KIND).and_then(|kind| kind.strip_suffix(b"\0"));
+        let data = attribute(info, IFLA_INFO_DATA).filter(|_| kind == Some(b"bond")).unwrap_or_default();
         let name = attribute(attributes, IFLA_IFNAME)?;
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
         Some(LinkInfo {
@@ -176,6 +205,9 @@ impl LinkInfo {
             queue_len: number(IFLA_TXQLEN).unwrap_or(0),
             up: flags & libc::IFF_UP != 0,
             carrier: flags & libc::IFF_LOWER_UP != 0,
+            mac: attribute(attributes, IFLA_ADDRESS).and_then(|mac| mac.try_into().ok()),
+            master: index(attributes, IFLA_MASTER),
+            active_slave: index(data, IFLA_BOND_ACTIVE_SLAVE),
         })
     }
 }
@@ -183,7 +215,7 @@ impl LinkInfo {
 /// What the kernel announces about one interface of the namespace in which this was made.
 #[derive(Debug)]
 pub struct LinkEvents {
-    socket: Socket,
+    socket: RouteSocket,
     link: Link,
     buffer: Box<[u8]>,
     /// What of the buffer has not been read.
@@ -196,9 +228,8 @@ impl LinkEvents {
     /// # Errors
     /// The error of `socket(2)` or `bind(2)`.
     pub fn new(index: i32) -> io::Result<LinkEvents> {
-        const RTNLGRP_LINK: libc::c_uint = 1;
         Ok(LinkEvents {
-            socket: Socket::listen(libc::NETLINK_ROUTE, RTNLGRP_LINK)?,
+            socket: RouteSocket::new(group::LINK)?,
             link: Link::new(index)?,
             buffer: vec![0; 32768].into(),
             rest: 0..0,
@@ -208,7 +239,7 @@ impl LinkEvents {
     /// The interface after the next announcement; `None` if it vanished. Does not wait.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no announcement; another error of `recv(2)`.
+    /// `WouldBlock` if there is no announcement; another error of `recvfrom(2)`.
     pub fn receive(&mut self) -> io::Result<Option<LinkInfo>> {
         loop {
             let bytes = self.buffer.get(self.rest.clone()).unwrap_or_default();
@@ -230,8 +261,8 @@ impl LinkEvents {
                 continue;
             }
             self.rest = match self.socket.receive(&mut self.buffer) {
-                Ok(n) => 0..n,
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => 0..0,
+                Ok(Some(n)) => 0..n,
+                Ok(None) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return self.link.info(),
                 Err(error) => return Err(error),
             };
@@ -250,11 +281,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_has_counters_a_queueing_discipline_that_drops_nothing_and_no_other_end() {
+    fn the_loopback_has_a_name_counters_a_queueing_discipline_that_drops_nothing_and_no_other_end() {
         let lo = Link::new(1).unwrap();
         lo.statistics().unwrap();
         assert!(lo.veth_peer().unwrap().is_none());
+        let info = lo.info().unwrap().unwrap();
+        assert_eq!((info.name.as_str(), info.mac, info.master), ("lo", Some([0; 6]), None));
         assert_eq!(lo.qdisc_drops().unwrap_or(0), 0);
         assert_eq!(Link::new(i32::MAX).unwrap().statistics().unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    }
+
+    /// An attribute.
+    fn nla(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_bond_has_an_active_slave_and_its_slave_a_master() {
+        let parse = |attributes: &[Vec<u8>]| {
+            let always = [nla(IFLA_IFNAME, b"bond0\0"), nla(IFLA_MTU, &1500u32.to_ne_bytes())];
+            LinkInfo::parse(&[&[0; IFINFOMSG][..], &always.concat(), &attributes.concat()].concat()).unwrap()
+        };
+        let data = nla(IFLA_BOND_ACTIVE_SLAVE, &7i32.to_ne_bytes());
+        let info = |kind: &[u8]| nla(IFLA_LINKINFO, &[nla(IFLA_INFO_KIND, kind), nla(IFLA_INFO_DATA, &data)].concat());
+        let bond = parse(&[info(b"bond\0")]);
+        assert_eq!((bond.name.as_str(), bond.active_slave), ("bond0", Some(7)));
+        assert_eq!(parse(&[info(b"bridge\0")]).active_slave, None, "the number means something else there");
+        let slave = parse(&[nla(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]), nla(IFLA_MASTER, &3i32.to_ne_bytes())]);
+        assert_eq!((slave.mac, slave.master), (Some([2, 0, 0, 0, 0, 1]), Some(3)));
+        assert_eq!(parse(&[nla(IFLA_ADDRESS, &[])]).mac, None);
     }
 }

@@ -139,8 +139,8 @@ pub struct RingSizes {
     pub fill: u32,
     /// Of the completion ring.
     pub completion: u32,
-    /// Of the RX ring.
-    pub rx: u32,
+    /// Of the RX ring; `None` for a socket that only sends.
+    pub rx: Option<u32>,
     /// Of the TX ring.
     pub tx: u32,
 }
@@ -192,8 +192,8 @@ pub struct Rings {
     pub fill: RingMap,
     /// Sent buffers; user space consumes.
     pub completion: RingMap,
-    /// Received frames; user space consumes.
-    pub rx: RingMap,
+    /// Received frames, if there is such a ring; user space consumes.
+    pub rx: Option<RingMap>,
     /// Frames to send; user space produces.
     pub tx: RingMap,
 }
@@ -259,12 +259,13 @@ impl Socket {
     /// The error of `setsockopt(2)` or `mmap(2)`; `Unsupported` before Linux 5.4.
     pub fn create_rings(&self, sizes: &RingSizes) -> io::Result<Rings> {
         let each = [
-            (option::FILL_RING, sizes.fill),
-            (option::COMPLETION_RING, sizes.completion),
+            (option::FILL_RING, Some(sizes.fill)),
+            (option::COMPLETION_RING, Some(sizes.completion)),
             (option::RX_RING, sizes.rx),
-            (option::TX_RING, sizes.tx),
+            (option::TX_RING, Some(sizes.tx)),
         ];
         for (ring, size) in each {
+            let Some(size) = size else { continue };
             self.set(libc::SOL_XDP, ring, &size, 4)?;
         }
         // SAFETY: integers, for which every pattern of bits is a value.
@@ -276,7 +277,7 @@ impl Socket {
         Ok(Rings {
             fill: map_ring(self, offset::FILL, &at.fill, sizes.fill, 8)?,
             completion: map_ring(self, offset::COMPLETION, &at.completion, sizes.completion, 8)?,
-            rx: map_ring(self, offset::RX, &at.rx, sizes.rx, 16)?,
+            rx: sizes.rx.map(|size| map_ring(self, offset::RX, &at.rx, size, 16)).transpose()?,
             tx: map_ring(self, offset::TX, &at.tx, sizes.tx, 16)?,
         })
     }

@@ -308,7 +308,15 @@ impl Opener {
             }
             "sock" => sock::open(sock::Config::from_uri(uri)?).map(AnyPort::Sock),
             "vhost" => vhost::open(vhost::Config::from_uri(uri)?).map(|port| AnyPort::Vhost(Box::new(port))),
-            "xdp" => xdp::open(xdp::Config::from_uri(uri)?).map(AnyPort::Xdp),
+            "xdp" => {
+                let config = xdp::Config::from_uri(uri)?;
+                let config = match role {
+                    Role::Ingress => config.for_ingress()?,
+                    Role::Egress => config.for_egress(),
+                    Role::Both => config,
+                };
+                xdp::open(config).map(AnyPort::Xdp)
+            }
             "virtio" => {
                 let (device, wire) = pci::split(uri)?;
                 let wire = wire.map(|wire| self.open_behind(ports, &wire, Role::Both)).transpose()?;

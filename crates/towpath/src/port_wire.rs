@@ -86,7 +86,7 @@ impl Wire for PortWire {
 
     fn wake(&mut self) -> Option<RawFd> {
         match self.rx.wake() {
-            Wake::Fd(fd) => Some(fd),
+            Wake::Fd(fd) | Wake::Readable(fd) => Some(fd),
             _ => None,
         }
     }

@@ -29,6 +29,7 @@ Ports:
   tun:tn0             an interface of the kernel with IP packets
   packet:eth1         any interface that exists, by AF_PACKET (needs CAP_NET_RAW)
   xdp:eth1            any interface that exists, by AF_XDP, whole or the flows of match= (root)
+  xdp:eth1?rx=off     the same, to send only: no program, the host keeps its traffic (cap_net_raw)
   sock:/run/x.sock    applications, by rings in memory that they share with towpath (crate towpath-client)
   veth:name           one end of a pair in memory; the second port of that name is the other end
   pcap:file.pcapng    a capture file, read or written

@@ -3,10 +3,12 @@
 //!
 //! ```text
 //!   others    other users of an interface: a socket on its queue, a program
+//!   senders   ports that only send
 //!   trouble   obstacles at the start, and faults while it runs
 //! ```
 
 mod others;
+mod senders;
 #[path = "../support/mod.rs"]
 mod support;
 mod trouble;

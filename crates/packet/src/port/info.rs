@@ -85,6 +85,51 @@ impl Ability {
     }
 }
 
+/// The interface of the kernel behind a port, as it was when the port was opened.
+///
+/// A slave of a bond sends under the address of its [`master`](Interface::master): routes and
+/// neighbours are the master's, and most modes give the slave the master's address. A transmitter on
+/// a slave takes source addresses and next hops from the master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Interface {
+    /// Its name as such: `eth0`.
+    pub name: String,
+    /// Its index in its network namespace.
+    pub index: u32,
+    /// Its hardware address; `None` for an interface without Ethernet headers.
+    pub mac: Option<[u8; 6]>,
+    /// Its driver, as `ethtool -i` shows it; empty if it has none that is known.
+    pub driver: String,
+    /// Its queues, as `ethtool -l` shows them: the larger number of both directions; `None` if the
+    /// driver reports none.
+    pub queues: Option<u32>,
+    /// The interface that it is a part of: a bond, a bridge.
+    pub master: Option<Box<Interface>>,
+    /// Of a bond: the slave that sends, in modes with one active slave. Zero copy is possible there.
+    pub active_slave: Option<String>,
+}
+
+impl Interface {
+    /// An interface of which no more is known.
+    pub fn new(name: impl Into<String>, index: u32) -> Interface {
+        Interface {
+            name: name.into(),
+            index,
+            mac: None,
+            driver: String::new(),
+            queues: None,
+            master: None,
+            active_slave: None,
+        }
+    }
+
+    /// The address that its frames are sent from: that of its master, if it has one.
+    pub fn source_mac(&self) -> Option<[u8; 6]> {
+        self.master.as_ref().and_then(|master| master.mac).or(self.mac)
+    }
+}
+
 /// What a port is and can do, as the probe found when the port was opened.
 ///
 /// ```
@@ -124,6 +169,8 @@ pub struct Info {
     pub shares_memory: bool,
     /// What the probe found, for people.
     pub abilities: Vec<Ability>,
+    /// The interface of the kernel that it is or uses, if there is one.
+    pub interface: Option<Interface>,
 }
 
 impl Info {
@@ -141,6 +188,7 @@ impl Info {
             finite: false,
             shares_memory: false,
             abilities: Vec::new(),
+            interface: None,
         }
     }
 
@@ -184,6 +232,12 @@ impl Info {
     #[must_use]
     pub fn with_abilities(self, abilities: Vec<Ability>) -> Info {
         Info { abilities, ..self }
+    }
+
+    /// With the interface of the kernel behind it.
+    #[must_use]
+    pub fn with_interface(self, interface: Option<Interface>) -> Info {
+        Info { interface, ..self }
     }
 
     /// Checks a number of queues.

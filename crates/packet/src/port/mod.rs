@@ -20,7 +20,7 @@
 //! | `mod` | [`Port`], [`Start`], [`Queues`], [`PortError`] |
 //! | `queue` | [`RxQueue`], [`TxQueue`], [`State`], [`Wake`], [`RxBarrier`], [`TxBarrier`] |
 //! | `needs` | [`Needs`]: what a started port uses of the kernel |
-//! | `info` | [`Info`], [`Layer`], [`TxLayout`], [`Ability`] |
+//! | `info` | [`Info`], [`Interface`], [`Layer`], [`TxLayout`], [`Ability`] |
 //! | `control` | [`PortControl`]: settings, events and measurements of a running port |
 //! | `edge` | [`Edge`]: packets that the kernel lost around a running port |
 //! | `delegate` | macros for queues around queues: [`delegate_rx_queue!`](crate::delegate_rx_queue) |
@@ -38,7 +38,7 @@ mod queue;
 
 pub use control::{ControlError, Pacing, PortControl, Setting, SettingValue, Usage, Verified};
 pub use edge::Edge;
-pub use info::{Ability, Info, Layer, TxLayout, TxLinear};
+pub use info::{Ability, Info, Interface, Layer, TxLayout, TxLinear};
 pub use needs::{Calls, Capability, Needs, PathUse};
 pub use queue::{RxBarrier, RxMemory, RxQueue, State, TxBarrier, TxQueue, Wake};
 
@@ -61,6 +61,9 @@ pub struct Queues<R, T> {
     /// Transmit queues, as many.
     pub tx: Vec<T>,
 }
+
+/// What a started port is, and its queues.
+pub type Started<P> = (Info, Queues<<P as Port>::Rx, <P as Port>::Tx>);
 
 /// Why a port could not be opened or started.
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +149,15 @@ pub trait Port: Sized {
     /// # Errors
     /// [`PortError`] names the step or the option that failed; the steps before it are undone.
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError>;
+
+    /// As [`start`](Port::start), and keeps what the port is: its MTU, its interface, its offloads.
+    ///
+    /// # Errors
+    /// As for [`start`](Port::start).
+    fn start_with_info(self, start: Start) -> Result<Started<Self>, PortError> {
+        let info = self.info().clone();
+        Ok((info, self.start(start)?))
+    }
 }
 
 /// A boxed port boxes its queues one by one: for ports whose queues are large.

@@ -36,6 +36,8 @@ impl State {
 pub enum Wake {
     /// The descriptor becomes readable (rx) or writable (tx).
     Fd(RawFd),
+    /// The descriptor becomes readable, also on the sending side: it signals completions.
+    Readable(RawFd),
     /// A moment: the next packet of a paced source is due.
     At(Instant),
     /// Nothing that the kernel can signal: the worker polls.

@@ -3,12 +3,14 @@
 //! ```text
 //!   ability      configured offloads, offloads of the kernel, the report
 //!   edge         packets that the kernel lost around the port
+//!   interface    its name, index, address, driver, queues, master
 //!   link         the state of the interface: up, down, deleted
 //!   rx_buffers   buffers that the kernel reads packets into
 //! ```
 
 pub(crate) mod ability;
 pub(crate) mod edge;
+pub(crate) mod interface;
 pub(crate) mod link;
 pub(crate) mod rx_buffers;
 

@@ -69,6 +69,7 @@ pub use tx::PacketTx;
 
 use super::kernel::ability;
 use super::kernel::edge::{self, EdgeKind, KernelEdge};
+use super::kernel::interface::interface;
 use super::kernel::link::{self, LinkWatch};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -130,12 +131,14 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
         abilities.push(link::ability(&config.interface, config.netns.as_deref(), control.link_state(index)));
         let first: Option<&Sockets> = queues.first();
         abilities.extend(first.map(|first| waiting(&config, first)).into_iter().flatten());
+        let link = Link::new(index).ok();
         let info = Info::new(port.clone(), layer, mtu)
             .with_max_chunks(MAX_CHUNKS as u16)
             .with_offloads(found.tx.and(config.wants.allowed()), Offloads::ALL)
             .with_max_queues(config.queues)
+            .with_interface(link.as_ref().and_then(|link| interface(&control, link)))
             .with_abilities(abilities);
-        let (link, edge) = (Link::new(index).ok(), KernelEdge::new(EdgeKind::Packet));
+        let edge = KernelEdge::new(EdgeKind::Packet);
         Ok(PacketPort { info, control: Arc::new(control), index, queues, link, edge })
     };
     let netns = config.netns.as_deref();

@@ -3,12 +3,13 @@
 
 use super::config::{Config, Kind};
 use crate::kernel::ability::{KernelOffloads, to_tun};
+use crate::kernel::interface::interface;
 use crate::kernel::link::LinkWatch;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::Offloads;
-use towpath_packet::port::{Ability, PortError};
+use towpath_packet::port::{Ability, Interface, PortError};
 use towpath_sys::host;
 use towpath_sys::netdev::{Control, LinkState};
 use towpath_sys::rtnl::Link;
@@ -165,6 +166,11 @@ impl TunDevice {
             Some(error) => Ability::new(QUEUE_LEN_OPTION, false, format!("{cost}; {wanted} were refused: {error}"))
                 .with_mend(Some(format!("ip link set {name} txqueuelen {wanted}"))),
         })
+    }
+
+    /// What the interface is; before the start, which takes its link.
+    pub(super) fn interface(&self) -> Option<Interface> {
+        self.link.as_ref().and_then(|link| interface(&self.control, link))
     }
 
     pub(super) fn mtu(&self) -> Result<u32, PortError> {

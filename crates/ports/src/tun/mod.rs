@@ -118,6 +118,7 @@ pub fn open(config: Config) -> Result<TunPort, PortError> {
         .with_max_chunks(MAX_CHUNKS as u16)
         .with_offloads(found.tx.and(wants.allowed()), found.rx.and(wants.allowed()))
         .with_max_queues(queues.len() as u16)
+        .with_interface(device.interface())
         .with_abilities(abilities);
     Ok(TunPort { info, device, queues, up: config.up, edge: KernelEdge::new(EdgeKind::Tun) })
 }

@@ -32,7 +32,9 @@ pub(super) fn abilities(
     let ok = |why: &Option<String>, text: &str| why.clone().map_or_else(|| Ok(text.to_owned()), Err);
     let hint = |want: Want, name| (want == Want::Off).then(|| format!("{name}=prefer"));
     let native = ok(&found.not_native, "the program runs in the driver");
-    add("native", config.native, native, hint(config.native, "native"))?;
+    // A port that only sends has no program that could be required somewhere.
+    let native_want = if config.receives() { config.native } else { Want::Prefer };
+    add("native", native_want, native, hint(native_want, "native"))?;
     let zero_copy = match (&found.not_zero_copy, features) {
         (Some(why), Some(features)) if features.native() && !features.zero_copy() => {
             Err(format!("{why}; its driver does not say that it can"))

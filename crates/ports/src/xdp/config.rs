@@ -68,6 +68,9 @@ pub struct Config {
     pub queue: u16,
     /// Number of queues from that one on.
     pub queues: u16,
+    /// Whether to receive; `None`: unless the port is opened as an egress only. A port that does not
+    /// receive attaches no program, and leaves the host its traffic.
+    pub receive: Option<bool>,
     /// Run the program in the driver.
     pub native: Want,
     /// Run the program in the stack, if it can't run in the driver.
@@ -118,6 +121,7 @@ impl Default for Config {
             netns: None,
             queue: 0,
             queues: 1,
+            receive: None,
             native: Want::Prefer,
             generic: Want::Prefer,
             zero_copy: Want::Prefer,
@@ -173,6 +177,7 @@ impl Config {
         config.netns = o.text("netns");
         config.queue = o.number("queue", 0..=MAX_QUEUES - 1)?.map_or(config.queue, |n| n as u16);
         config.queues = o.number("queues", 1..=MAX_QUEUES)?.map_or(config.queues, |n| n as u16);
+        config.receive = o.switch("rx")?;
         config.transmit = o.choice("tx", &TRANSMIT)?.unwrap_or_default();
         config.burst = o.number("burst", 1..=1024)?.map_or(config.burst, |n| n as u16);
         config.partial = o.choice("partial", &PARTIAL)?.unwrap_or_default();
@@ -188,6 +193,44 @@ impl Config {
         o.finish()?;
         config.check()?;
         Ok(config)
+    }
+
+    /// The configuration of a port that is opened to send only: it does not receive, unless an
+    /// option that is about receiving or about its program is given.
+    #[must_use]
+    pub fn for_egress(self) -> Config {
+        let receive = self.receive.or_else(|| self.receive_option().is_none().then_some(false));
+        Config { receive, ..self }
+    }
+
+    /// The configuration of a port that is opened to receive only.
+    ///
+    /// # Errors
+    /// [`PortError::Option`] for `rx=off`.
+    pub fn for_ingress(self) -> Result<Config, PortError> {
+        if self.receives() {
+            return Ok(self);
+        }
+        Err(self.error("rx", "off", "can't be given where packets are received from the port: leave it out"))
+    }
+
+    /// Whether the port receives.
+    pub fn receives(&self) -> bool {
+        self.receive != Some(false)
+    }
+
+    /// An option that has a meaning only if the port receives or attaches a program, and is not at
+    /// its default.
+    fn receive_option(&self) -> Option<&'static str> {
+        let d = Config::default();
+        let given = [
+            (self.native != d.native || self.generic != d.generic, "native=, generic= or mode="),
+            (self.transmit != d.transmit, "tx="),
+            (self.partial != d.partial, "partial="),
+            (!self.matches.is_empty(), "match="),
+            (!self.busy_poll.is_zero(), "busypoll="),
+        ];
+        given.into_iter().find(|(given, _)| *given).map(|(_, option)| option)
     }
 
     /// The port's name.
@@ -226,6 +269,11 @@ impl Config {
             format!("{:?}", self.stall),
             "must be at least 10ms, or all that is on its way has stalled",
         )?;
+        if let Some(option) = self.receive_option().filter(|_| !self.receives()) {
+            let why =
+                format!("attaches no program and receives nothing, so {option} has no meaning: leave one of them out");
+            return Err(self.error("rx", "off", why));
+        }
         for (one, other, option, word) in
             [(self.native, self.generic, "native", "generic"), (self.zero_copy, self.copy, "zerocopy", "copy")]
         {

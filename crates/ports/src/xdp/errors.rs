@@ -101,8 +101,12 @@ pub(super) fn native_refusal(error: &io::Error) -> &'static str {
 }
 
 /// The meaning of a driver's error for zero copy.
-pub(super) fn zero_copy_refusal(error: &io::Error) -> &'static str {
+pub(super) fn zero_copy_refusal(error: &io::Error, has_program: bool, driver: &str) -> &'static str {
     match error.raw_os_error() {
+        Some(libc::ENXIO | libc::ENETDOWN | libc::EINVAL) if !has_program => {
+            " (some drivers send without copies only beside an XDP program: rx=on, or attach one that passes all frames)"
+        }
+        Some(libc::EOPNOTSUPP) if driver == "bonding" => " (a bond sends without copies by its slaves only: xdp:SLAVE)",
         Some(libc::EINVAL) => " (virtio_net has no DMA addresses of the device: QEMU gives it iommu_platform=on)",
         _ => "",
     }

@@ -35,16 +35,16 @@ impl StallCount {
         self.0 = if worked { 1 } else { self.0.saturating_add(1) };
     }
 
-    /// The fallback that is due and permitted.
-    pub(super) fn fallback(&mut self, config: &Config, zero_copy: bool, mode: AttachMode) -> Option<Fallback> {
+    /// The fallback that is due and permitted; `mode` of the program, if the port has one.
+    pub(super) fn fallback(&mut self, config: &Config, zero_copy: bool, mode: Option<AttachMode>) -> Option<Fallback> {
         if self.0 < STALLS_BEFORE_FALLBACK {
             return None;
         }
         let may = |mode, other| mode == Want::Prefer && other != Want::Off;
         let step = match (zero_copy, mode) {
             (true, _) => may(config.zero_copy, config.copy).then_some(Fallback::Copy),
-            (false, AttachMode::Native) => may(config.native, config.generic).then_some(Fallback::Generic),
-            (false, AttachMode::Generic) => None,
+            (false, Some(AttachMode::Native)) => may(config.native, config.generic).then_some(Fallback::Generic),
+            (false, Some(AttachMode::Generic) | None) => None,
         };
         if step.is_some() {
             self.0 = 0;
@@ -62,7 +62,7 @@ mod tests {
         let (mut zero_copy, mut mode, mut stalls) = (true, AttachMode::Native, StallCount::default());
         let mut stall = |_| {
             stalls.stalled(false);
-            let step = stalls.fallback(config, zero_copy, mode);
+            let step = stalls.fallback(config, zero_copy, Some(mode));
             match step {
                 Some(Fallback::Copy) => zero_copy = false,
                 Some(Fallback::Generic) => mode = AttachMode::Generic,
@@ -95,7 +95,7 @@ mod tests {
         let mut stalls = StallCount::default();
         for _ in 0..5 {
             stalls.stalled(true);
-            assert_eq!(stalls.fallback(&Config::default(), true, AttachMode::Native), None);
+            assert_eq!(stalls.fallback(&Config::default(), true, Some(AttachMode::Native)), None);
         }
     }
 }

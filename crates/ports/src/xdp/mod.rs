@@ -11,6 +11,14 @@
 //!   only those of `match=`, in the syntax of the [rules](towpath_engine::rules), several flows
 //!   joined by `+`: `match=udp dport 4242+tcp dport 80`. Other queues of the interface stay the
 //!   host's.
+//! * **Only sending.** With `rx=off` no program is attached, and the host keeps all of its traffic. The
+//!   sockets have no RX ring; in copy mode their FILL ring stays empty. A driver in zero-copy mode
+//!   gets buffers there, because it may receive the host's frames into them. Some drivers send
+//!   without copies only beside a program: any program on the interface will do, also another's.
+//!   Opening takes `CAP_NET_RAW`, see `docs/senders.md`.
+//! * **Bonds.** `xdp:bond0` sends and receives in copy mode, and the bond chooses the slave. Zero copy
+//!   is the slave's: `xdp:eth1`. Its [`Info::interface`] has the bond as `master`, whose address and
+//!   routes are those to send with ([`Interface::source_mac`]).
 //! * **Life.** Program, map and sockets are descriptors: a killed process leaves nothing on the
 //!   interface.
 //! * **Modes.** The program runs in the driver (`native`) or in the stack (`generic`); the driver
@@ -40,6 +48,7 @@
 //! |---|---|---|
 //! | `queue`, `queues` | 0, 1 | the first queue, and the number of queues |
 //! | `netns` | that of the process | a name known to `ip netns`, or a path |
+//! | `rx` | on | `off`: only send; a port that is opened as an egress only does not receive either |
 //! | `native`, `generic`, `zerocopy`, `copy` | prefer | require, prefer or off |
 //! | `mode` | auto | `native` or `generic`: that one or none |
 //! | `frags` | prefer | packets of several fragments, both ways |
@@ -89,11 +98,13 @@ mod tx_metadata;
 mod umem;
 
 pub use config::{Config, Partial, SelfTest, Transmit};
-pub use rx::XdpRx;
+pub use rx::{SocketRx, XdpRx};
 pub use tx::{SocketTx, XdpTx};
 
 use super::kernel::edge::{self, EdgeKind, KernelEdge};
+use super::kernel::interface::interface;
 use super::kernel::link::{self, LinkWatch};
+use crate::null::NullRx;
 use crate::uri::Want;
 use abilities::{abilities, timestamps};
 use events::{EventControl, Events};
@@ -106,7 +117,10 @@ use towpath_packet::port::{
     Ability, Calls, Capability, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, TxLayout,
 };
 #[cfg(doc)]
-use towpath_packet::{DropReason, port::State};
+use towpath_packet::{
+    DropReason,
+    port::{Interface, State},
+};
 use towpath_sys::af_packet;
 use towpath_sys::bpf::AttachMode;
 use towpath_sys::netdev::Control;
@@ -126,7 +140,8 @@ pub struct XdpPort {
     control: Arc<Control>,
     index: i32,
     found: Box<Probed>,
-    attached: Attached,
+    /// `None` if the port does not receive.
+    attached: Option<Attached>,
     /// Received frames are examined for partial checksums.
     partial: bool,
     /// Transmitted packets are timed.
@@ -168,9 +183,9 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     let device = Device::new(index).map_err(failed("socket(AF_NETLINK)"))?;
     let features = device.features().ok();
     let busy_poll = probe::busy_poll(&config)?;
-    let on = probe::attach(&config, index)?;
-    let found = probe::probe(&config, index, mtu, mac, &on, features)?;
-    let promiscuous = if config.promiscuous {
+    let on = if config.receives() { Some(probe::attach(&config, index)?) } else { None };
+    let found = probe::probe(&config, index, mtu, (mac, &driver), on.as_ref(), features)?;
+    let promiscuous = if config.promiscuous && on.is_some() {
         let socket = af_packet::Socket::new().map_err(failed("socket(AF_PACKET)"))?;
         socket.set_promiscuous(index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
         Some(socket)
@@ -178,6 +193,7 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
         None
     };
     let partial = match config.partial {
+        _ if on.is_none() => false,
         Partial::Auto => driver == "veth",
         Partial::On => true,
         Partial::Off => false,
@@ -187,13 +203,14 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
         && config.csum != Want::Off
         && (!found.zero_copy() || features.is_some_and(Features::tx_checksum));
     let rx_offloads = match (partial, found.mode) {
-        (false, _) => Offloads::NONE,
-        (true, AttachMode::Native) => Offloads::CSUM,
-        (true, AttachMode::Generic) => Offloads::CSUM.with(TSO),
+        (true, Some(AttachMode::Native)) => Offloads::CSUM,
+        (true, Some(AttachMode::Generic)) => Offloads::CSUM.with(TSO),
+        (true, None) | (false, _) => Offloads::NONE,
     };
     let mut abilities = abilities(&config, &found, features, partial, mtu)?;
-    let link = link::ability(&config.interface, config.netns.as_deref(), control.link_state(index));
-    abilities.insert(0, link);
+    let state = link::ability(&config.interface, config.netns.as_deref(), control.link_state(index));
+    abilities.insert(0, state);
+    let link = Link::new(index).ok();
     abilities.push(Ability::new("busypoll", true, busy_poll));
     let timed = live.is_none() && config.timestamps != Want::Off && timestamps(&found, features).is_ok();
     abilities.push(transmit);
@@ -204,11 +221,14 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
         .with_max_chunks(found.max_frags)
         .with_offloads(tx_offloads, rx_offloads)
         .with_max_queues(config.queues)
+        .with_interface(link.as_ref().and_then(|link| interface(&control, link)))
         .with_abilities(abilities);
-    let attachment = Mutex::new((found.mode, Some(on.link)));
-    let attached = Attached { map: on.map, link: attachment, program: on.program, _promiscuous: promiscuous };
+    let attached = on.map(|on| {
+        let link = Mutex::new((on.mode, Some(on.link)));
+        Attached { map: on.map, link, program: on.program, _promiscuous: promiscuous }
+    });
     let (control, events, found) = (Arc::new(control), Arc::default(), Box::new(found));
-    let (link, edge) = (Link::new(index).ok(), KernelEdge::new(EdgeKind::Xdp));
+    let edge = KernelEdge::new(EdgeKind::Xdp);
     Ok(XdpPort { info, config, control, index, found, attached, partial, timed, live, events, link, edge })
 }
 
@@ -299,12 +319,19 @@ impl Port for XdpPort {
         let mut shared = None;
         for number in first..first + u32::from(start.queues) {
             let failed = |source| errors::bind_error(&port.config, number, source);
-            let (socket, rings) = port.open(shared.as_deref()).map_err(failed)?;
+            let (socket, mut rings) = port.open(shared.as_deref()).map_err(failed)?;
             let socket = Arc::new(socket);
             let queue = Arc::new(QueueShared::new(port.clone(), number, socket.clone()));
-            let (rx_rings, tx_rings) = split_rings(&socket, rings);
             // The FILL ring has buffers before the socket is bound.
-            rx.push(XdpRx::new(queue.clone(), rx_rings, mtu, watch())?);
+            let posted = port.fill_for_host(&mut rings, port.flags);
+            let (rx_rings, tx_rings) = split_rings(&socket, rings, port.flags);
+            rx.push(match rx_rings {
+                Some(rings) => XdpRx::Socket(Box::new(SocketRx::new(queue.clone(), rings, mtu, watch())?)),
+                None => {
+                    queue.close_half(posted.into_iter(), false);
+                    XdpRx::Off(NullRx::default())
+                }
+            });
             tx.push(match lives.next() {
                 None => XdpTx::Socket(Box::new(SocketTx::new(queue, tx_rings, &info, timed, watch(), &start.pool)?)),
                 Some(live) => {

@@ -28,6 +28,8 @@ const QUEUES: u32 = 64;
 const COPY_MODE_FRAGS: u16 = 18;
 /// The reason of an ability that is switched off.
 pub(super) const OFF: &str = "switched off by option";
+/// The reason if the port has no program.
+const NOT_RECEIVING: &str = "there is no program: the port only sends (rx=off), the host has its traffic";
 /// Time limit of the test frame's completion.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -37,7 +39,7 @@ pub(super) struct AttachedProgram {
     pub(super) map: Map,
     pub(super) link: XdpLink,
     pub(super) program: Program,
-    mode: AttachMode,
+    pub(super) mode: AttachMode,
     /// The reason if it does not run in the driver.
     not_native: Option<String>,
     /// It accepts packets of several fragments.
@@ -47,7 +49,8 @@ pub(super) struct AttachedProgram {
 /// The result of the probe.
 #[derive(Debug)]
 pub(super) struct Probed {
-    pub(super) mode: AttachMode,
+    /// Where the program runs, if there is one.
+    pub(super) mode: Option<AttachMode>,
     /// The reason if the program does not run in the driver.
     pub(super) not_native: Option<String>,
     /// Flags to bind with.
@@ -169,8 +172,8 @@ pub(super) fn probe(
     config: &Config,
     index: i32,
     mtu: u32,
-    mac: [u8; 6],
-    attached: &AttachedProgram,
+    (mac, driver_name): ([u8; 6], &str),
+    attached: Option<&AttachedProgram>,
     features: Option<Features>,
 ) -> Result<Probed, PortError> {
     let pool = small_pool().map_err(|source| PortError::Pool { port: config.port(), source })?;
@@ -180,7 +183,9 @@ pub(super) fn probe(
     let wakeup = if config.wakeup == Want::Off { 0 } else { bind::NEED_WAKEUP };
     let zero_copy = if config.copy == Want::Require { (false, true) } else { variants(config.zero_copy, true) };
     let zero_copy = (zero_copy.0, zero_copy.1 && config.copy != Want::Off);
-    let frags = variants(config.frags, attached.frags);
+    // Without a program nothing but the kernel's socket has to know fragments.
+    let program_frags = attached.is_none_or(|program| program.frags);
+    let frags = variants(config.frags, program_frags);
     let (mut no_zero_copy, mut refused, mut last) = (OFF.to_owned(), None, io::ErrorKind::Unsupported.into());
     for (driver, wanted) in [(true, zero_copy.0), (false, zero_copy.1)] {
         for (sg, wanted) in [(true, wanted && frags.0), (false, wanted && frags.1)] {
@@ -193,11 +198,11 @@ pub(super) fn probe(
                 Ok((budget, tested)) => {
                     let zc_frags = features.map_or(1, |f| f.zc_max_segs).clamp(1, COPY_MODE_FRAGS.into()) as u16;
                     return Ok(Probed {
-                        mode: attached.mode,
-                        not_native: attached.not_native.clone(),
+                        mode: attached.map(|program| program.mode),
+                        not_native: attached.map_or_else(|| Some(NOT_RECEIVING.to_owned()), |p| p.not_native.clone()),
                         flags,
                         not_zero_copy: (!driver).then_some(no_zero_copy),
-                        not_frags: (!sg).then(|| refused.unwrap_or_else(|| no_frags(config, attached.frags))),
+                        not_frags: (!sg).then(|| refused.unwrap_or_else(|| no_frags(config, program_frags))),
                         max_frags: if !sg {
                             1
                         } else if driver {
@@ -212,11 +217,15 @@ pub(super) fn probe(
                 }
                 Err(error) => error,
             };
+            // Drivers that send from a UMEM only beside a program refuse the wakeup then.
+            let no_program = driver && attached.is_none() && error.raw_os_error() == Some(libc::ENETDOWN);
             // The error concerns neither zero copy nor fragments.
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::EBUSY | libc::ENODEV | libc::ENETDOWN | libc::EPERM | libc::ENOBUFS)
-            ) {
+            if !no_program
+                && matches!(
+                    error.raw_os_error(),
+                    Some(libc::EBUSY | libc::ENODEV | libc::ENETDOWN | libc::EPERM | libc::ENOBUFS)
+                )
+            {
                 return Err(errors::bind_error(config, config.queue.into(), error));
             }
             if sg {
@@ -226,7 +235,8 @@ pub(super) fn probe(
                 });
             }
             if driver {
-                no_zero_copy = format!("the driver refuses it: {error}{}", errors::zero_copy_refusal(&error));
+                let reason = errors::zero_copy_refusal(&error, attached.is_some(), driver_name);
+                no_zero_copy = format!("the driver refuses it: {error}{reason}");
             }
             last = error;
         }
@@ -234,7 +244,7 @@ pub(super) fn probe(
     let required = |ability: &str, why| PortError::Required { port: config.port(), ability: ability.to_owned(), why };
     Err(match (config.zero_copy, config.frags) {
         (Want::Require, _) => required("zerocopy", no_zero_copy),
-        (_, Want::Require) => required("frags", refused.unwrap_or_else(|| no_frags(config, attached.frags))),
+        (_, Want::Require) => required("frags", refused.unwrap_or_else(|| no_frags(config, program_frags))),
         _ => errors::bind_error(config, config.queue.into(), last),
     })
 }
@@ -259,14 +269,15 @@ fn attempt(
     let budget =
         socket.set_tx_budget(64).map_err(|_| "the kernel sends 32 frames a call: Linux 6.17 can more".to_owned());
     retry_while_busy(|| socket.bind(index, config.queue.into(), flags, None))?;
+    let zero_copy_alone = !config.receives() && flags & bind::ZEROCOPY != 0;
     let tested = match config.self_test {
         SelfTest::Off => "not tried, as asked",
         SelfTest::Wake => {
-            wake(&socket)?;
+            wake(&socket, zero_copy_alone)?;
             "the driver can be woken; it was not tried whether it sends (selftest=frame does)"
         }
         SelfTest::Frame => {
-            wake(&socket)?;
+            wake(&socket, zero_copy_alone)?;
             send_one(&socket, &mut rings, umem, mac)?;
             "a frame was sent and completed"
         }
@@ -274,9 +285,11 @@ fn attempt(
     Ok((budget, tested))
 }
 
-/// Some drivers refuse a wakeup although the bind worked; they would never send.
-fn wake(socket: &Socket) -> io::Result<()> {
+/// Some drivers refuse a wakeup although the bind worked; they would never send. Without a program
+/// some report that as an interface that is down (mlx5).
+fn wake(socket: &Socket, zero_copy_alone: bool) -> io::Result<()> {
     match socket.wake_tx() {
+        Err(error) if zero_copy_alone && error.raw_os_error() == Some(libc::ENETDOWN) => Err(error),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::EINVAL | libc::EOPNOTSUPP)) => Err(error),
         _ => Ok(()),
     }

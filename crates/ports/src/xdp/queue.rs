@@ -25,17 +25,17 @@ use super::fallback::{Fallback, StallCount};
 use super::umem::Umem;
 use crate::kernel::edge::EdgeGuard;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::port::State;
 use towpath_packet::xsk_ring::{Consumer, Desc, Entry, Mapped, Producer};
-use towpath_packet::{FromDevice, InFlight, ToDevice};
-use towpath_sys::af_packet;
+use towpath_packet::{Direction, FromDevice, InFlight, ToDevice};
 use towpath_sys::bpf::{AttachMode, Map, Program, XdpLink};
 use towpath_sys::netns::Namespace;
 use towpath_sys::xsk::{self, RingMap, RingSizes, Socket, bind};
+use towpath_sys::{Epoll, af_packet};
 
 /// Time for which `EBUSY` is retried: the kernel releases a closed socket with a delay, and a child
 /// process between `fork` and `exec` may still hold a descriptor of it.
@@ -84,7 +84,8 @@ pub(super) struct PortShared {
     pub(super) index: i32,
     /// Flags to bind with.
     pub(super) flags: u16,
-    pub(super) attached: Attached,
+    /// `None` if the port does not receive.
+    pub(super) attached: Option<Attached>,
     pub(super) umem: Umem,
     /// The number of started queues: they share the buffers.
     pub(super) queues: u16,
@@ -106,7 +107,8 @@ fn set_up(socket: Socket, config: &Config, umem: &Umem, shared: Option<&Socket>)
         unsafe { socket.register_umem(umem.region.base(), &umem.config) }?;
     }
     let n = u32::from(config.ring);
-    let rings = Rings::new(socket.create_rings(&RingSizes { fill: n, completion: n, rx: n, tx: n })?)?;
+    let rx = config.receives().then_some(n);
+    let rings = Rings::new(socket.create_rings(&RingSizes { fill: n, completion: n, rx, tx: n })?)?;
     socket.set_send_buffer(config.send_buffer)?;
     // Before Linux 6.17 the option does not exist, and the kernel sends 32 frames a call.
     let _ = socket.set_tx_budget(config.tx_budget.into());
@@ -128,11 +130,35 @@ impl PortShared {
         set_up(self.netns.run(Socket::new)??, &self.config, &self.umem, shared)
     }
 
-    /// Binds to a queue and adds the socket to the XSKMAP.
+    /// Posts buffers to the FILL ring of a queue in zero-copy mode that only sends. Its driver may
+    /// take them for frames that it copies and passes to the host: without them those are dropped.
+    /// Nothing is posted otherwise.
+    pub(super) fn fill_for_host(&self, rings: &mut Rings, flags: u16) -> Vec<Posted> {
+        if self.config.receives() || flags & bind::ZEROCOPY == 0 {
+            return Vec::new();
+        }
+        let Ok(mut cache) = self.umem.pool.cache(Direction::Rx) else { return Vec::new() };
+        let share = self.umem.capacity() / 4 / usize::from(self.queues.max(1));
+        let n = rings.fill.reserve(self.config.ring.into()).min(share as u32);
+        let mut posted = Vec::new();
+        for _ in 0..n {
+            let Some(Ok(buffer)) = cache.alloc().map(InFlight::<FromDevice>::post) else { break };
+            let Some(chunk) = self.umem.chunk_of(buffer.at().as_ptr()) else {
+                drop(buffer.complete(0));
+                break;
+            };
+            rings.fill.write(self.umem.chunk_address(chunk));
+            posted.push(Posted::Rx(buffer));
+        }
+        rings.fill.submit();
+        posted
+    }
+
+    /// Binds to a queue and adds the socket to the XSKMAP, if there is one.
     pub(super) fn bind(&self, socket: &Socket, queue: u32, flags: u16, shared: Option<&Socket>) -> io::Result<()> {
         let flags = if shared.is_some() { 0 } else { flags };
         socket.bind(self.index, queue, flags, shared)?;
-        self.attached.map.set_socket(queue, socket.as_fd())
+        self.attached.as_ref().map_or(Ok(()), |attached| attached.map.set_socket(queue, socket.as_fd()))
     }
 }
 
@@ -184,13 +210,23 @@ pub(super) struct RxRings {
 pub(super) struct TxRings {
     pub(super) tx: Producer<Mapped<Desc>>,
     pub(super) completion: Consumer<Mapped<u64>>,
+    /// Readable after a completion in copy mode; `None` in zero-copy mode.
+    pub(super) completed: Option<Epoll>,
     pub(super) socket: Arc<Socket>,
 }
 
 /// Splits a socket's rings into its two halves.
-pub(super) fn split_rings(socket: &Arc<Socket>, rings: Rings) -> (RxRings, TxRings) {
+///
+/// In copy mode the kernel wakes those who wait to write when it frees a sent frame (`sock_wfree`),
+/// after its completion; the socket itself stays writable while half of its TX ring is free. So the
+/// edges count. In zero-copy mode drivers complete frames without a signal.
+pub(super) fn split_rings(socket: &Arc<Socket>, rings: Rings, flags: u16) -> (Option<RxRings>, TxRings) {
     let Rings { fill, completion, rx, tx } = rings;
-    (RxRings { rx, fill, socket: socket.clone() }, TxRings { tx, completion, socket: socket.clone() })
+    let rx = rx.map(|rx| RxRings { rx, fill, socket: socket.clone() });
+    let copies = flags & bind::ZEROCOPY == 0;
+    let completed = copies.then(Epoll::new).and_then(Result::ok);
+    let completed = completed.filter(|epoll| epoll.add_writable_edge(socket.as_raw_fd()).is_ok());
+    (rx, TxRings { tx, completion, completed, socket: socket.clone() })
 }
 
 #[derive(Debug, Default)]
@@ -246,7 +282,8 @@ impl QueueShared {
         let mut inner = self.lock();
         inner.stalls.stalled(worked);
         let zero_copy = inner.flags & bind::ZEROCOPY != 0;
-        inner.fallback = inner.stalls.fallback(&self.port.config, zero_copy, self.port.attached.mode());
+        let mode = self.port.attached.as_ref().map(Attached::mode);
+        inner.fallback = inner.stalls.fallback(&self.port.config, zero_copy, mode);
         drop(inner);
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
@@ -280,7 +317,7 @@ impl QueueShared {
 
     /// The transmit half's new rings, likewise.
     pub(super) fn attach_tx(&self) -> Result<Option<TxRings>, String> {
-        self.attach(|inner| inner.halves == 1, Some, |inner| inner.tx.take())
+        self.attach(|inner| inner.halves == 1, |_| None, |inner| inner.tx.take())
     }
 
     fn attach<R>(
@@ -329,13 +366,14 @@ impl QueueShared {
             Some(Fallback::Copy) => inner.flags & !bind::ZEROCOPY | bind::COPY,
             _ => inner.flags,
         };
-        if inner.fallback == Some(Fallback::Generic) {
+        if let (Some(Fallback::Generic), Some(attached)) = (inner.fallback, attached) {
             attached.to_generic(*index, netns)?;
         }
-        let (socket, rings) = self.port.open(None)?;
+        let (socket, mut rings) = self.port.open(None)?;
         let socket = Arc::new(socket);
-        let (rx, tx) = split_rings(&socket, rings);
-        let rx = fill(rx);
+        inner.posted.extend(self.port.fill_for_host(&mut rings, flags));
+        let (rx, tx) = split_rings(&socket, rings, flags);
+        let rx = rx.and_then(fill);
         self.port.bind(&socket, self.number, flags, None)?;
         inner.flags = flags;
         events.count(Event::Reopened, 1);
@@ -361,7 +399,8 @@ impl Drop for QueueShared {
 pub(super) struct Rings {
     pub(super) fill: Producer<Mapped<u64>>,
     pub(super) completion: Consumer<Mapped<u64>>,
-    pub(super) rx: Consumer<Mapped<Desc>>,
+    /// `None` if the port does not receive.
+    pub(super) rx: Option<Consumer<Mapped<Desc>>>,
     pub(super) tx: Producer<Mapped<Desc>>,
 }
 
@@ -374,7 +413,7 @@ impl Rings {
         Ok(Rings {
             fill: Producer::new(mapped(rings.fill)?),
             completion: Consumer::new(mapped(rings.completion)?),
-            rx: Consumer::new(mapped(rings.rx)?),
+            rx: rings.rx.map(mapped).transpose()?.map(Consumer::new),
             tx: Producer::new(mapped(rings.tx)?),
         })
     }

@@ -4,11 +4,14 @@ use super::events::Event;
 use super::partial_checksum;
 use super::queue::{Posted, QueueShared, RxRings};
 use crate::kernel::link::{LinkWatch, down, passed};
+use crate::null::NullRx;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::xsk_ring::Desc;
-use towpath_packet::{Batch, Cache, Counters, Direction, FromDevice, InFlight, Missed, Offloads, Packet};
+use towpath_packet::{
+    Batch, Cache, Counters, Direction, FromDevice, InFlight, Missed, Offloads, Packet, delegate_rx_queue,
+};
 use towpath_sys::netdev::LinkState;
 use towpath_sys::xsk::Statistics;
 
@@ -19,7 +22,18 @@ const FILL_BATCH: usize = 64;
 
 /// A receive queue of an AF_XDP port.
 #[derive(Debug)]
-pub struct XdpRx {
+pub enum XdpRx {
+    /// Of a port that receives.
+    Socket(Box<SocketRx>),
+    /// `rx=off`: the queue never has a packet.
+    Off(NullRx),
+}
+
+delegate_rx_queue!(impl[] for XdpRx { XdpRx::Socket(queue) => queue, XdpRx::Off(queue) => queue });
+
+/// A receive queue through an AF_XDP socket.
+#[derive(Debug)]
+pub struct SocketRx {
     rings: Option<RxRings>,
     queue: Arc<QueueShared>,
     epoch: u32,
@@ -46,13 +60,13 @@ pub struct XdpRx {
     counters: Arc<Counters>,
 }
 
-impl XdpRx {
+impl SocketRx {
     pub(super) fn new(
         queue: Arc<QueueShared>,
         rings: RxRings,
         partial_mtu: Option<usize>,
         watch: LinkWatch,
-    ) -> Result<XdpRx, PortError> {
+    ) -> Result<SocketRx, PortError> {
         let port = &queue.port;
         let failed = |source| PortError::Pool { port: port.config.port(), source };
         let cache = port.umem.pool.cache(Direction::Rx).map_err(failed)?;
@@ -61,7 +75,7 @@ impl XdpRx {
         let max_in_flight =
             usize::from(port.config.ring).min((capacity / 4 / usize::from(port.queues)).max(FILL_BATCH));
         let busy_poll = !port.config.busy_poll.is_zero();
-        let mut rx = XdpRx {
+        let mut rx = SocketRx {
             rings: Some(rings),
             epoch: queue.epoch(),
             detached: false,
@@ -256,7 +270,7 @@ impl XdpRx {
     }
 }
 
-impl RxQueue for XdpRx {
+impl RxQueue for SocketRx {
     fn rx(&mut self, out: &mut Batch) -> usize {
         if self.state.ended() {
             return 0;
@@ -331,10 +345,12 @@ impl RxQueue for XdpRx {
     }
 }
 
-impl Drop for XdpRx {
+impl Drop for SocketRx {
     /// Further frames go to the host. The kernel's drops since the last check are counted too.
     fn drop(&mut self) {
-        let _ = self.queue.port.attached.map.delete(self.queue.number);
+        if let Some(attached) = &self.queue.port.attached {
+            let _ = attached.map.delete(self.queue.number);
+        }
         self.count_statistics();
         self.rings = None;
         self.queue.close_half(self.posted.iter_mut().filter_map(Option::take).map(Posted::Rx), self.detached);

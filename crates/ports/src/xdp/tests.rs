@@ -88,3 +88,40 @@ fn a_queue_that_stays_stalled_goes_on_in_the_stack_unless_the_driver_is_required
         until("no program is left", || !ns.ip("-d link show dev v0").contains("prog/xdp"));
     }
 }
+
+#[test]
+fn a_queue_that_only_sends_is_reopened_as_often_as_it_stalls() {
+    if !needs("a_queue_that_only_sends_is_reopened_as_often_as_it_stalls", &[Need::Root, Need::Program("ip")]) {
+        return;
+    }
+    let ns = Namespace::new("only");
+    ns.ip("link add v0 type veth peer name v1");
+    ns.ip("link set v0 up");
+    ns.ip("link set v1 up");
+    let pool = Pool::new(PoolConfig::default().capacity(4096).backing(Backing::Anonymous)).unwrap();
+    let config = Config::from_uri(&format!("xdp:v0?netns={},rx=off", ns.name()).parse().unwrap()).unwrap();
+    let port = open(config).unwrap();
+    let watch = port.control().unwrap();
+    let mut queues = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL }).unwrap();
+    let happened = |name| watch.events().into_iter().find(|(known, _)| *known == name).unwrap().1;
+    for stalls in 1..=3 {
+        let sent = queues.tx[0].counters().snapshot().packets;
+        let mut batch = Batch::new();
+        batch.push(Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &[0xff; 60]).unwrap()).unwrap();
+        queues.tx[0].tx(&mut batch);
+        until("a frame is completed", || {
+            turn(&mut queues);
+            queues.tx[0].counters().snapshot().packets > sent
+        });
+        let XdpTx::Socket(tx) = &queues.tx[0] else { panic!("a socket sends") };
+        tx.queue.stalled(false);
+        until("the queue is reopened", || {
+            turn(&mut queues);
+            happened("made-anew") == stalls && queues.tx[0].state() == State::Up
+        });
+    }
+    assert_eq!((happened("fell-back-to-generic"), happened("fell-back-to-copy")), (0, 0));
+    drop(queues);
+    let stats = pool.stats();
+    assert_eq!(stats.free, stats.capacity);
+}

@@ -270,7 +270,8 @@ impl Forward {
             notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
         }
         let ends = vec![PortEnd::new(&a_info, a_faulty), PortEnd::new(&b_info, b_faulty)];
-        Ok(Ready { plan: self, threads, meter, notes, table, controls: PortControls(controls), ends, needs })
+        let (controls, infos) = (PortControls(controls), vec![a_info, b_info]);
+        Ok(Ready { plan: self, threads, meter, notes, table, controls, ends, infos, needs })
     }
 
     /// The pool of these ports. Memory that another process maps lies in a file.
@@ -325,8 +326,7 @@ impl Forward {
         let meter = Meter::new(vec![port], pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let notes = notes(&info, &info, self.directions);
         let ends = vec![PortEnd::new(&info, is_faulty)];
-        let ready =
-            Ready { plan: self, threads, meter, notes, table: None, controls: PortControls(controls), ends, needs };
-        Ok(ready)
+        let (controls, infos) = (PortControls(controls), vec![info]);
+        Ok(Ready { plan: self, threads, meter, notes, table: None, controls, ends, infos, needs })
     }
 }

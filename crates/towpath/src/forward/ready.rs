@@ -7,7 +7,7 @@ use std::sync::Arc;
 use towpath_engine::lane::{Balancer, LaneTable};
 use towpath_engine::report::Meter;
 use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
-use towpath_packet::port::Needs;
+use towpath_packet::port::{Info, Needs};
 
 /// Started ports whose workers do not run yet: the moment to give up rights.
 ///
@@ -37,6 +37,7 @@ pub struct Ready {
     pub(super) controls: PortControls,
     /// A and B, or the port of an echo.
     pub(super) ends: Vec<PortEnd>,
+    pub(super) infos: Vec<Info>,
     pub(super) needs: Needs,
 }
 
@@ -44,6 +45,11 @@ impl Ready {
     /// What the ports use of the kernel from now on.
     pub fn needs(&self) -> &Needs {
         &self.needs
+    }
+
+    /// What the ports are, as they were opened: A and B, or the port of an echo.
+    pub fn infos(&self) -> &[Info] {
+        &self.infos
     }
 
     /// Settings and events of the ports.
@@ -56,7 +62,7 @@ impl Ready {
     /// # Errors
     /// [`StartError::Thread`]; then nothing runs, and everything is undone.
     pub fn launch(self) -> Result<Running, StartError> {
-        let Ready { plan, threads, meter, notes, table, controls, ends, .. } = self;
+        let Ready { plan, threads, meter, notes, table, controls, ends, infos, .. } = self;
         let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
         let stop = StopSignal::new().map_err(|source| StartError::Thread { worker: 0, source })?;
         let mut running = Running {
@@ -68,6 +74,7 @@ impl Ready {
             table: table.clone(),
             controls,
             ends,
+            infos,
         };
         for (number, (placement, routes)) in threads.into_iter().enumerate() {
             let core = if let Placement::Core(core) = placement { Some(core) } else { None };

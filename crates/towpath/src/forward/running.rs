@@ -8,7 +8,7 @@ use std::time::Instant;
 use towpath_engine::lane::LaneTable;
 use towpath_engine::report::{Meter, Reading};
 use towpath_engine::worker::{Ending, StopSignal};
-use towpath_packet::port::{Pacing, PortControl, Usage, Verified};
+use towpath_packet::port::{Info, Pacing, PortControl, Usage, Verified};
 
 /// Joined ports. Dropping it stops the workers and waits for them.
 #[derive(Debug)]
@@ -23,6 +23,7 @@ pub struct Running {
     pub(super) controls: PortControls,
     /// A and B, or the port of an echo.
     pub(super) ends: Vec<PortEnd>,
+    pub(super) infos: Vec<Info>,
 }
 
 /// Settings and events of ports while they run. A clone refers to the same ports.
@@ -115,6 +116,11 @@ pub struct Summary {
 }
 
 impl Running {
+    /// What the ports are, as they were opened: A and B, or the port of an echo.
+    pub fn infos(&self) -> &[Info] {
+        &self.infos
+    }
+
     pub(super) fn spawn(
         &mut self,
         number: usize,

@@ -1,7 +1,8 @@
 //! Writes headers: the other side of the dissector, for generators, replies and tests.
 //!
 //! [`Headers`] describes the headers. [`Headers::write`] writes them before a payload in place;
-//! [`Headers::emit`] also copies the payload there, and sums it in the same pass.
+//! [`Headers::emit`] also copies the payload there, and sums it in the same pass. A [`Template`]
+//! holds the headers of one destination, with a [`Tunnel`], for many datagrams.
 //!
 //! ```
 //! use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Transport, Udp};
@@ -19,9 +20,11 @@
 //! ```
 
 mod network;
+mod template;
 mod transport;
 
 pub use network::{Arp, Ip, IpAddresses};
+pub use template::{Template, Tunnel, UdpChecksum};
 pub use transport::{Echo, Tcp, Transport, Udp, mss_and_window_scale, timestamps};
 
 use crate::ethernet::{self, Mac, ethertype};

@@ -35,6 +35,18 @@ pub struct Udp {
     pub dst_port: u16,
 }
 
+impl Udp {
+    /// Writes the ports of a header without a length and a checksum; returns the bytes after it.
+    pub(super) fn write_ports<'a>(&self, segment: &'a mut [u8]) -> Result<&'a mut [u8], Error> {
+        let (mut header, rest) = udp::Header::split_mut(segment)?;
+        header.set_src_port(self.src_port);
+        header.set_dst_port(self.dst_port);
+        header.set_length(0);
+        header.set_checksum(0);
+        Ok(rest)
+    }
+}
+
 /// An ICMP or ICMPv6 echo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Echo {

@@ -6,7 +6,7 @@ fn config(text: &str) -> Result<Config, PortError> {
 
 #[test]
 fn every_option_reaches_its_field() {
-    let text = "xdp:eth0?netns=blue,queue=2,queues=3,native=off,generic=require,zerocopy=off,copy=require,wakeup=off,\
+    let text = "xdp:eth0?netns=blue,queue=2,queues=3,rx=on,native=off,generic=require,zerocopy=off,copy=require,wakeup=off,\
                 frags=require,csum=off,timestamps=prefer,tx=prefer-live,burst=64,partial=on,match=udp dport 4242+tcp,busypoll=20us,\
                 busybudget=16,ring=512,txbudget=32,sndbuf=1M,promisc=off,stall=2s,selftest=frame";
     let c = config(text).unwrap();
@@ -16,6 +16,7 @@ fn every_option_reaches_its_field() {
         netns: Some("blue".to_owned()),
         queue: 2,
         queues: 3,
+        receive: Some(true),
         native: Want::Off,
         generic: Want::Require,
         zero_copy: Want::Off,
@@ -61,10 +62,29 @@ fn an_invalid_value_is_named_with_its_rule() {
         ("xdp:a?match=udp dport x", "'x'"),
         ("xdp:a?match=any", "leave it out"),
         ("xdp:a?tx=dead", "socket, live, prefer-live"),
+        ("xdp:a?rx=off,match=udp", "rx=off: attaches no program and receives nothing, so match= has no meaning"),
+        ("xdp:a?rx=off,mode=native", "native=, generic= or mode= has no meaning"),
+        ("xdp:a?rx=off,tx=live", "so tx= has no meaning"),
+        ("xdp:a?rx=off,busypoll=20us", "so busypoll= has no meaning"),
+        ("xdp:a?rx=maybe", "rx=maybe"),
         ("xdp:a?queu=0", "no such option"),
     ];
     for (text, part) in cases {
         let error = config(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
     }
+}
+
+#[test]
+fn an_egress_does_not_receive_unless_an_option_is_about_receiving() {
+    let receives = |text| config(text).unwrap().for_egress().receives();
+    for text in ["xdp:a", "xdp:a?rx=off", "xdp:a?zerocopy=off,csum=off,stall=2s"] {
+        assert!(!receives(text), "{text}");
+    }
+    for text in ["xdp:a?rx=on", "xdp:a?mode=native", "xdp:a?tx=live", "xdp:a?match=udp"] {
+        assert!(receives(text), "{text}");
+    }
+    assert!(config("xdp:a").unwrap().for_ingress().unwrap().receives());
+    let error = config("xdp:a?rx=off").unwrap().for_ingress().unwrap_err().to_string();
+    assert!(error.contains("rx=off: can't be given"), "{error}");
 }

@@ -176,8 +176,15 @@ impl TxQueue for SocketTx {
     fn wake(&self) -> Wake {
         match (&self.state, &self.rings) {
             (State::Gone(_), _) => Wake::Never,
-            // The socket is writable while half of its TX ring is free, which tells nothing about
-            // completions.
+            // Entries that the kernel did not take wait for nothing that it signals.
+            (_, Some(rings)) if !self.needs_kick => match &rings.completed {
+                Some(completed) => {
+                    // What completes from now on is signalled; the caller looks once more.
+                    completed.drain();
+                    Wake::Readable(completed.fd())
+                }
+                None => Wake::Poll,
+            },
             _ => Wake::Poll,
         }
     }

@@ -4,6 +4,7 @@
 //!   bytes     chunks of every kind, fragments, checksums, buffers outside the UMEM
 //!   flows     the flows that are received, and their queues
 //!   live      frames that a program makes in the kernel
+//!   senders   ports that only send, and the host's traffic beside them
 //!   failures  errors and their hints, links that fail, deleted interfaces, queues that stall
 //! ```
 
@@ -11,6 +12,7 @@ mod bytes;
 mod failures;
 mod flows;
 mod live;
+mod senders;
 
 use crate::common::*;
 use crate::support::{Namespace, Need};

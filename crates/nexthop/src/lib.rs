@@ -1,0 +1,37 @@
+#![doc = include_str!("../README.md")]
+//! # How it works
+//!
+//! ```text
+//!   kernel ── notifications ──► watcher thread ── dump ──► Contents ── build ──► Arc<Table>, generation + 1
+//!             links, addresses, routes: read all of it again                        │
+//!             neighbours: one entry changed                                         ▼
+//!             ENOBUFS: read all of it again                        Reader::refresh: one load per burst
+//! ```
+//!
+//! Routes that vanish with their interface are not announced by the kernel one by one. So a change
+//! of a link, an address or a route makes the watcher read everything again, some milliseconds
+//! later, and together with what else changed meanwhile.
+//!
+//! | file | |
+//! |---|---|
+//! | `watch.rs` | the thread, its readers, resolution of neighbours |
+//! | `table.rs` | the snapshot: lookup, tunnels, VLANs |
+//! | `lpm.rs` | longest prefix match by a binary search |
+//! | `source.rs` | the source address that the kernel would choose |
+//! | `kernel.rs` | messages of the kernel, bounded and parsed |
+//! | `contents.rs` | what they say: devices, addresses, routes, neighbours |
+
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![warn(missing_docs)]
+
+mod contents;
+mod kernel;
+mod lpm;
+mod source;
+mod table;
+mod watch;
+
+pub use contents::{LimitExceeded, Limits};
+pub use table::{NextHop, Path, Table, Unreachable};
+pub use watch::{NextHops, Reader};
