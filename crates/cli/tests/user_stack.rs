@@ -3,16 +3,18 @@
 
 mod support;
 
-#[path = "../../smoltcp/examples/http.rs"]
-#[allow(dead_code, unreachable_pub, reason = "an example has a main, and is no module of a library")]
-mod http;
+#[path = "../../smoltcp/examples/http/server.rs"]
+mod server;
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::{Namespace, Towpath, until};
+use towpath_smoltcp::{Config, Device};
 
 /// The environment variable that makes a process of this test binary the server at a socket.
 const SERVER: &str = "TOWPATH_TEST_SERVER";
@@ -22,11 +24,13 @@ const USER: u32 = 65534;
 #[test]
 fn a_process_serves() {
     let Ok(path) = std::env::var(SERVER) else { return };
-    while let Err(error) = http::serve(&path, "10.77.0.2/24".parse().unwrap()) {
-        // The datapath may still be starting.
-        eprintln!("{error}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let mut device = None;
+    until("the datapath listens", || {
+        device = Device::connect(&path, &Config::default()).ok();
+        device.is_some()
+    });
+    let ended = server::serve(&mut device.unwrap(), "10.77.0.2/24".parse().unwrap(), Device::wait);
+    eprintln!("{ended:?}");
 }
 
 /// What a request gets: the header, and the bytes behind it.
@@ -47,7 +51,7 @@ fn a_web_server_without_root_gives_the_kernel_every_byte_in_super_packets() {
     let near = Namespace::new("http");
     // The server's user must reach the socket.
     let directory = tempfile::tempdir_in("/tmp").unwrap();
-    std::process::Command::new("chmod").arg("755").arg(directory.path()).status().unwrap();
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
     let path = directory.path().join("s");
     let tap = format!("tap:web0?netns={},addr=10.77.0.1/24", near.name());
     let towpath = Towpath::start(&["serve", &format!("{}?mode=666", path.display()), &tap]);
@@ -65,7 +69,7 @@ fn a_web_server_without_root_gives_the_kernel_every_byte_in_super_packets() {
                     let (header, body) = get("10.77.0.2:8080", &LEN.to_string());
                     assert!(header.starts_with("HTTP/1.1 200 OK"), "{header}");
                     assert_eq!(body.len() as u64, LEN);
-                    let wrong = body.iter().zip(0..).position(|(byte, at)| *byte != http::byte(at));
+                    let wrong = body.iter().zip(0..).position(|(byte, at)| *byte != server::byte(at));
                     assert_eq!(wrong, None, "the first byte that is not the one served");
                 });
             }

@@ -1,6 +1,6 @@
 //! smoltcp's tokens over a session.
 
-use crate::offload::{Request, is_sound, request};
+use crate::offload::{CHECKSUM, Request, is_sound, request};
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
 use smoltcp::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -325,7 +325,7 @@ impl phy::TxToken for TxToken<'_> {
         let _ = frame.set_range(HEADROOM, len as u32)
             && match request {
                 Request::None => true,
-                Request::Checksum(start) => frame.request_checksum(start, 16),
+                Request::Checksum(start) => frame.request_checksum(start, CHECKSUM as u16),
                 Request::Segments(segmentation) => frame.request_segmentation(segmentation),
             };
         self.tx.waiting.push(frame);

@@ -15,6 +15,7 @@
 //! | module | |
 //! |---|---|
 //! | `device` | [`Device`]: smoltcp's tokens over a session; [`Config`] |
+//! | `port` | [`PortDevice`]: the same over a port of this library, in this process: `tap:`, a card |
 //! | `offload` | what a sent packet asks for, and whether a received one is sound |
 
 #![forbid(unsafe_code)]
@@ -23,5 +24,7 @@
 
 mod device;
 mod offload;
+mod port;
 
 pub use device::{Config, Counts, Device, RxToken, TxToken};
+pub use port::{Error as PortDeviceError, PortDevice, PortRxToken, PortTxToken};

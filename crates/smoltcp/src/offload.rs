@@ -14,7 +14,7 @@ use towpath_wire::{Ipv4, Ipv6};
 /// Place of the checksum in a TCP header ([RFC 9293 section 3.1]), and that of its flags.
 ///
 /// [RFC 9293 section 3.1]: https://www.rfc-editor.org/rfc/rfc9293#section-3.1
-const CHECKSUM: usize = 16;
+pub(crate) const CHECKSUM: usize = 16;
 const FLAGS: usize = 13;
 /// FIN and PSH, which belong to the last byte of a super-packet.
 const OF_THE_LAST: u8 = 0x01 | 0x08;

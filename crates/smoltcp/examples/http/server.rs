@@ -1,18 +1,10 @@
-//! A web server with an address of its own, which needs no root: `GET /N` returns N bytes.
-//!
-//! ```sh
-//! sudo towpath serve '/run/towpath.sock?mode=666' 'tap:tp0?addr=10.0.0.1/24' &
-//! cargo run --release -p towpath-smoltcp --example http -- /run/towpath.sock 10.0.0.2/24
-//! # and, elsewhere:
-//! curl http://10.0.0.2:8080/1000000 | wc -c
-//! ```
+//! The server: connections of smoltcp, on any device.
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::Device;
 use smoltcp::socket::tcp;
-use smoltcp::time::Instant;
+use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, IpCidr};
-use std::error::Error;
-use towpath_smoltcp::Device;
 
 /// The server's port, and the connections that it has at the same time.
 const PORT: u16 = 8080;
@@ -21,7 +13,7 @@ const CONNECTIONS: usize = 8;
 const BUFFERS: (usize, usize) = (64 << 10, 4 << 20);
 
 /// Byte `at` of what is served.
-pub fn byte(at: u64) -> u8 {
+pub(crate) fn byte(at: u64) -> u8 {
     (at ^ at >> 8 ^ at >> 16).wrapping_mul(167) as u8
 }
 
@@ -95,12 +87,15 @@ impl Connection {
     }
 }
 
-/// Serves until the session ends.
-pub fn serve(path: &str, address: IpCidr) -> Result<(), Box<dyn Error>> {
-    let mut device = Device::connect(path, &towpath_smoltcp::Config::default())?;
+/// Serves on a device until `wait` returns its end.
+pub(crate) fn serve<D: Device, E>(
+    device: &mut D,
+    address: IpCidr,
+    mut wait: impl FnMut(&mut D, Option<Duration>) -> Result<(), E>,
+) -> Result<(), E> {
     let mut config = Config::new(EthernetAddress([2, 0, 0, 0, 0, 2]).into());
-    config.random_seed = std::time::UNIX_EPOCH.elapsed()?.as_nanos() as u64;
-    let mut interface = Interface::new(config, &mut device, Instant::now());
+    config.random_seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
+    let mut interface = Interface::new(config, device, Instant::now());
     // There is room for one.
     interface.update_ip_addrs(|addresses| _ = addresses.push(address));
     let mut sockets = SocketSet::new(Vec::new());
@@ -111,19 +106,10 @@ pub fn serve(path: &str, address: IpCidr) -> Result<(), Box<dyn Error>> {
         })
         .collect();
     loop {
-        let now = Instant::now();
-        interface.poll(now, &mut device, &mut sockets);
+        interface.poll(Instant::now(), device, &mut sockets);
         for connection in &mut connections {
             connection.turn(sockets.get_mut(connection.socket));
         }
-        device.wait(interface.poll_delay(Instant::now(), &sockets))?;
+        wait(device, interface.poll_delay(Instant::now(), &sockets))?;
     }
-}
-
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let path = args.next().unwrap_or_else(|| "/run/towpath.sock".to_owned());
-    let address = args.next().unwrap_or_else(|| "10.0.0.2/24".to_owned());
-    let address = address.parse().map_err(|()| "an address with its prefix, such as 10.0.0.2/24")?;
-    serve(&path, address)
 }
