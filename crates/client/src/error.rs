@@ -45,7 +45,8 @@ pub enum Error {
     /// A frame without bytes: the first of those that were passed.
     #[error("the frame is empty")]
     Empty,
-    /// A super-packet that this session may not send. See [`Config::segmentation`](crate::Config::segmentation).
+    /// A super-packet that this session may not send. See
+    /// [`Config::segmentation`](crate::Config::segmentation).
     #[error("the session was not opened to send super-packets")]
     Segmentation,
     /// A packet of a length that the port does not send. Its first frame is the first of those that
@@ -57,8 +58,8 @@ pub enum Error {
         /// That of [`Welcome::longest`](crate::protocol::Welcome::longest).
         longest: u32,
     },
-    /// A packet of more than [`MAX_PIECES`](crate::protocol::MAX_PIECES) frames, or a super-packet of
-    /// more than [`MAX_SUPER_PIECES`](crate::protocol::MAX_SUPER_PIECES).
+    /// A packet of more than [`MAX_PIECES`](crate::protocol::MAX_PIECES) frames, or a super-packet
+    /// of more than [`MAX_SUPER_PIECES`](crate::protocol::MAX_SUPER_PIECES).
     #[error("a packet of too many frames: at most 18, or 64 with segmentation")]
     Pieces,
     /// A request in a later frame than the packet's first.

@@ -15,9 +15,10 @@ use towpath_packet::xsk_ring::Desc;
 /// A received frame tells whether its packet [continues](Frame::continues) and which
 /// [header](Frame::vnet_header) it has. Both are true of the packet that came, and may be false of
 /// what the program makes of it: so [`Socket::tx`](crate::Socket::tx) refuses such a frame as
-/// [`Error::Received`](crate::Error::Received) until the program has chosen. [`forward`](Frame::forward)
-/// sends it as it came, [`set_range`](Frame::set_range) and [`put`](Frame::put) as a packet by
-/// itself; [`set_continues`](Frame::set_continues) and the requests replace the one or the other.
+/// [`Error::Received`](crate::Error::Received) until the program has chosen.
+/// [`forward`](Frame::forward) sends it as it came, [`set_range`](Frame::set_range) and
+/// [`put`](Frame::put) as a packet by itself; [`set_continues`](Frame::set_continues) and the
+/// requests replace the one or the other.
 #[derive(Debug)]
 pub struct Frame {
     umem: Umem,

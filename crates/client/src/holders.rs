@@ -1,7 +1,7 @@
 //! The holder of each chunk, and the memory that frames in flight keep alive.
 //!
-//! A [`Frame`] has a handle of its memory, which is a reference count. A frame that is handed to the
-//! datapath leaves its count with its chunk, and the frame that comes back takes it over. So no
+//! A [`Frame`] has a handle of its memory, which is a reference count. A frame that is handed to
+//! the datapath leaves its count with its chunk, and the frame that comes back takes it over. So no
 //! atomic word is touched per packet.
 
 use crate::frame::Frame;

@@ -66,8 +66,8 @@ config! {
     /// Sends super-packets, which the egress or the datapath segments: those of
     /// [`Frame::request_segmentation`], and received ones.
     segmentation: bool = false;
-    /// Compares sent packets with the rules of the datapath, so that [`Socket::tx`] names the packet
-    /// and the rule. Else the datapath drops and counts it, or ends the session.
+    /// Compares sent packets with the rules of the datapath, so that [`Socket::tx`] names the
+    /// packet and the rule. Else the datapath drops and counts it, or ends the session.
     checks: bool = true;
     /// Bytes of chunks that may be in flight; 0 for the datapath's default.
     budget: u64 = 0;
@@ -177,8 +177,9 @@ impl Socket {
     /// The others stay, in order.
     ///
     /// # Errors
-    /// The rule that a packet breaks, from [`Error::OtherUmem`] on. Its first frame is then the first
-    /// of `frames`, unless earlier calls have sent that; the packets in front of it were sent.
+    /// The rule that a packet breaks, from [`Error::OtherUmem`] on. Its first frame is then the
+    /// first of `frames`, unless earlier calls have sent that; the packets in front of it were
+    /// sent.
     pub fn tx(&mut self, frames: &mut Vec<Frame>) -> Result<usize, Error> {
         let want = u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let room = self.tx.reserve(want) as usize;
@@ -359,7 +360,8 @@ impl Socket {
     }
 }
 
-/// The descriptor to wait for, after [`arm`](Socket::arm): the same one until the socket is dropped.
+/// The descriptor to wait for, after [`arm`](Socket::arm): the same one until the socket is
+/// dropped.
 impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
         self.connection.as_raw_fd()

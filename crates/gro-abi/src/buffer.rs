@@ -44,8 +44,8 @@ pub(crate) fn offload(offload: Offload, len: usize) -> Option<towpath_gro::Offlo
 /// The engine's form of a packet that was [checked](check).
 ///
 /// # Safety
-/// The packet's buffer is memory of `capacity` bytes, which nothing else uses until the packet comes
-/// back.
+/// The packet's buffer is memory of `capacity` bytes, which nothing else uses until the packet
+/// comes back.
 #[inline]
 pub(crate) unsafe fn read(packet: &Packet) -> Linear<Buffer> {
     let buffer = Buffer { data: packet.data, capacity: packet.capacity, user: packet.user };

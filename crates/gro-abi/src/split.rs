@@ -12,8 +12,8 @@ const TOO_LONG: c_int = -90;
 /// Splits a super-packet.
 ///
 /// # Safety
-/// `packet` points to `len` bytes, `buffer` to `room` others, `described` to an offload; `segment` is
-/// a function as the header has it, which does not write to either. Null pointers are refused.
+/// `packet` points to `len` bytes, `buffer` to `room` others, `described` to an offload; `segment`
+/// is a function as the header has it, which does not write to either. Null pointers are refused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towpath_gro_split(
     packet: *const u8,

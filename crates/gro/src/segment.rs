@@ -81,8 +81,8 @@ pub enum Appended<S> {
 
 /// The destination of packets, and of buffers that are spent.
 ///
-/// A pair of closures is a sink: `(|packet| send(packet), |spent| pool.push(spent))`. The second one
-/// is `drop` where buffers have no pool:
+/// A pair of closures is a sink: `(|packet| send(packet), |spent| pool.push(spent))`. The second
+/// one is `drop` where buffers have no pool:
 ///
 /// ```
 /// use towpath_gro::{Gro, GroConfig, Linear, Offload, Segment};

@@ -29,8 +29,8 @@ pub struct Config {
     pub mtu: usize,
     /// TCP is sent in super-packets, which the port or the datapath segments.
     pub segmentation: bool,
-    /// The packets that the stack wants, as [`towpath_client::Config::rules`]: those of its address,
-    /// and ARP, or `default`.
+    /// The packets that the stack wants, as [`towpath_client::Config::rules`]: those of its
+    /// address, and ARP, or `default`.
     pub rules: Vec<String>,
 }
 
@@ -118,8 +118,8 @@ impl Device {
         Ok(device)
     }
 
-    /// Waits until packets came in or frames came back, or until the time is over: that of smoltcp's
-    /// `Interface::poll_delay`.
+    /// Waits until packets came in or frames came back, or until the time is over: that of
+    /// smoltcp's `Interface::poll_delay`.
     ///
     /// # Errors
     /// [`Error`] once the session is over.

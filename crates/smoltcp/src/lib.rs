@@ -4,9 +4,9 @@
 //!
 //! ```text
 //!   smoltcp ── 32 KiB of TCP, one header ──► TxToken: written into a frame, request in front of it
-//!                                                └──► Socket::tx ──► the port segments, or the datapath
+//!                                             └──► Socket::tx ──► the port or the datapath segments
 //!   smoltcp ◄── packet, super-packet ◄── RxToken: read where it was received
-//!                                                └──◄ Socket::rx ◄── checksum known, or verified here
+//!                                             └──◄ Socket::rx ◄── checksum known, or verified here
 //! ```
 //!
 //! smoltcp writes a packet into one slice. A frame is one chunk, so chunks have 32 KiB, the most
@@ -15,7 +15,7 @@
 //! | module | |
 //! |---|---|
 //! | `device` | [`Device`]: smoltcp's tokens over a session; [`Config`] |
-//! | `port` | [`PortDevice`]: the same over a port of this library, in this process: `tap:`, a card |
+//! | `port` | [`PortDevice`]: the same over a port of this library: `tap:`, a card |
 //! | `offload` | what a sent packet asks for, and whether a received one is sound |
 
 #![forbid(unsafe_code)]

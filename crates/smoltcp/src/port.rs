@@ -79,8 +79,8 @@ impl<R: RxQueue, T: TxQueue> PortDevice<R, T> {
     /// Starts a port with one queue.
     ///
     /// # Errors
-    /// [`Error::Layer`] for a port without Ethernet headers; [`Error::Port`] and [`Error::Pool`] with
-    /// the step that failed.
+    /// [`Error::Layer`] for a port without Ethernet headers; [`Error::Port`] and [`Error::Pool`]
+    /// with the step that failed.
     pub fn start(port: impl Port<Rx = R, Tx = T>) -> Result<PortDevice<R, T>, Error> {
         let info = port.info();
         let (name, layer, mtu) = (info.name.clone(), info.layer, info.mtu as usize);
