@@ -95,8 +95,8 @@ fn walk<T: Entry + Copy>(memory: &UntrustedMem, at: &Layout, size: u32, entry: T
 }
 
 /// Takes what the rings say, until the datapath is found to be broken.
-fn use_socket<'u>(input: &mut Input<'_>, socket: &mut Socket<'u>, umem: &'u Umem, memory: &UntrustedMem) {
-    let mut held: Vec<Frame<'u>> = std::iter::from_fn(|| umem.alloc()).collect();
+fn use_socket(input: &mut Input<'_>, socket: &mut Socket, umem: &Umem, memory: &UntrustedMem) {
+    let mut held: Vec<Frame> = std::iter::from_fn(|| umem.alloc()).collect();
     assert_eq!(held.len(), COUNT as usize);
     while !input.0.is_empty() {
         let how = input.byte();

@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
     // No super-packet is longer than all packets together.
     let room = packets.iter().map(Vec::len).sum();
     let mut left = vec![];
-    let mut sink = |packet: Linear<Vec<u8>>| left.push((packet.packet().to_vec(), packet.offload()));
+    let mut sink = (|packet: Linear<Vec<u8>>| left.push((packet.packet().to_vec(), packet.offload())), drop);
     let burst = packets.iter().map(|packet| {
         let mut buffer = packet.clone();
         buffer.resize(room, 0);

@@ -213,9 +213,14 @@ fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, Ru
         GsoArg::Auto => Gso::Auto,
     };
     plan.count = run.count;
+    if let Some(size) = run.buffer_size {
+        let memory = plan.pool.capacity * plan.pool.chunk;
+        plan.pool.chunk = usize::try_from(size).unwrap_or(usize::MAX);
+        plan.pool.capacity = memory / plan.pool.chunk.max(1);
+    }
     if let Some(buffers) = run.buffers {
         plan.pool.capacity = usize::try_from(buffers).unwrap_or(usize::MAX);
-        plan.pool.floors.tx = plan.pool.capacity / 16;
     }
+    plan.pool.floors.tx = plan.pool.capacity / 16;
     Ok(plan)
 }

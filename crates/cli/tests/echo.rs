@@ -2,6 +2,10 @@
 
 mod support;
 
+#[path = "../../client/examples/async_echo.rs"]
+#[allow(dead_code, unreachable_pub, reason = "an example has a main, and is no module of a library")]
+mod async_echo;
+
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use support::Towpath;
@@ -17,7 +21,7 @@ fn until(mut done: impl FnMut() -> bool) {
 }
 
 /// A session with a datapath that may still be starting.
-fn connect<'u>(umem: &'u Umem, path: &std::path::Path) -> Socket<'u> {
+fn connect(umem: &Umem, path: &std::path::Path) -> Socket {
     let mut socket = None;
     until(|| {
         socket = Socket::connect(umem, path, &Config::default()).ok();
@@ -26,7 +30,7 @@ fn connect<'u>(umem: &'u Umem, path: &std::path::Path) -> Socket<'u> {
     socket.unwrap()
 }
 
-fn frame<'u>(umem: &'u Umem, bytes: &[u8]) -> Frame<'u> {
+fn frame(umem: &Umem, bytes: &[u8]) -> Frame {
     let mut frame = umem.alloc().unwrap();
     assert!(frame.put(bytes));
     frame
@@ -80,11 +84,22 @@ fn serving_is_forwarding_from_applications() {
     let umem = Umem::new(8, 16384).unwrap();
     let mut socket = connect(&umem, &path);
     // The middle one is too short.
-    socket.tx(&mut vec![frame(&umem, &[7; 9000]), frame(&umem, &[7; 13]), frame(&umem, &[7; 60])]).unwrap();
+    let mut frames = vec![frame(&umem, &[7; 9000]), frame(&umem, &[7; 13]), frame(&umem, &[7; 60])];
+    let refused = socket.tx(&mut frames).unwrap_err().to_string();
+    assert_eq!((refused.as_str(), frames.len()), ("a packet of 13 bytes: must have 14 to 9022", 2));
+    drop(socket);
+    // The datapath counts it.
+    let mut socket = None;
+    until(|| {
+        socket = Socket::connect(&umem, &path, &Config::default().checks(false)).ok();
+        socket.is_some()
+    });
+    let mut socket = socket.unwrap();
+    socket.tx(&mut frames).unwrap();
     let mut back = Vec::new();
     until(|| {
         socket.completions(&mut back).unwrap();
-        back.len() == 3
+        back.len() == 2
     });
     assert_eq!(socket.statistics().tx_too_short, 1);
     towpath.signal(libc::SIGTERM);
@@ -94,6 +109,50 @@ fn serving_is_forwarding_from_applications() {
     // The operator reads the same.
     assert!(finished.stdout.contains("the port ended, tx_too_short 1"), "{}", finished.stdout);
     summary.is_clean();
+}
+
+/// Two applications joined by a datapath; the far one is a task of tokio.
+#[test]
+fn an_echo_in_a_task_of_tokio_returns_every_packet() {
+    let dir = tempfile::tempdir().unwrap();
+    let (near, far) = (dir.path().join("near"), dir.path().join("far"));
+    let towpath = Towpath::start(&["fwd", &format!("sock:{}", near.display()), &format!("sock:{}", far.display())]);
+    let umem = Umem::new(64, 2048).unwrap();
+    drop(connect(&umem, &far));
+    let echo = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async {
+            let echo = async_echo::Echo::new(far.to_str().unwrap(), "default").unwrap();
+            tokio::spawn(echo.run()).await.unwrap()
+        })
+    });
+    let mut socket = connect(&umem, &near);
+    socket.fill(&mut std::iter::from_fn(|| umem.alloc()).take(32).collect()).unwrap();
+    let sent: Vec<u8> = (0..100).collect();
+    let back = [&sent[6..12], &sent[..6], &sent[12..26], &sent[30..34], &sent[26..30]].concat();
+    let back = [&back[..], &sent[36..38], &sent[34..36], &sent[38..]].concat();
+    let mut got = Vec::new();
+    // Packets from before the echo has its session are dropped.
+    until(|| {
+        socket.completions(&mut Vec::new()).unwrap();
+        socket.tx(&mut vec![frame(&umem, &sent)]).unwrap();
+        socket.wait(Some(Duration::from_millis(10))).unwrap();
+        socket.rx(&mut got).unwrap() > 0
+    });
+    // From here on the task sleeps between packets, and none is lost.
+    let begun = got.len();
+    for n in 1..=20 {
+        let mut one = vec![frame(&umem, &sent)];
+        socket.tx(&mut one).unwrap();
+        until(|| socket.rx(&mut got).unwrap() > 0 || got.len() >= begun + n);
+        socket.completions(&mut Vec::new()).unwrap();
+        let mut empty: Vec<_> = umem.alloc().into_iter().collect();
+        socket.fill(&mut empty).unwrap();
+    }
+    assert!(got.iter().all(|frame| frame.bytes() == back));
+    towpath.signal(libc::SIGTERM);
+    towpath.wait().code(0);
+    assert!(echo.join().unwrap().unwrap_err().to_string().contains("closed the session"));
 }
 
 #[test]

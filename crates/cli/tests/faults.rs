@@ -83,6 +83,18 @@ fn a_pool_that_is_far_too_small_slows_the_datapath_but_loses_nothing() {
 }
 
 #[test]
+fn buffers_of_any_size_carry_every_byte() {
+    require!("buffers_of_any_size_carry_every_byte", "ping", "iperf3");
+    for size in ["4096", "9024", "65472"] {
+        let hosts = Hosts::new();
+        let towpath = hosts.join((Cable::Tap, Cable::Packet), 1500, "", &["--buffer-size", size]);
+        ping(&hosts, "", "10.0.0.2");
+        tcp(&hosts, "10.0.0.2", "8M");
+        towpath.stop().code(0).summary().is_balanced();
+    }
+}
+
+#[test]
 fn an_exhausted_pool_is_counted_and_reported() {
     let args = ["fwd", "gen:flows=8,size=64", "null:", "--oneway", "--gro", "off", "--buffers", "8"];
     let args = [&args[..], &["--duration", "300ms"]].concat();

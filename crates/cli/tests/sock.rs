@@ -52,12 +52,12 @@ fn a_process_plays_its_role() {
 }
 
 /// Returns every frame unchanged.
-fn echo<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
+fn echo(umem: &Umem, socket: &mut Socket) {
     respond(umem, socket, |_| true);
 }
 
 /// Answers ARP requests and pings as a host with the address 10.0.0.2.
-fn host<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
+fn host(umem: &Umem, socket: &mut Socket) {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
     respond(umem, socket, |frame| {
         let bytes = frame.bytes_mut();
@@ -88,7 +88,7 @@ fn host<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
 }
 
 /// Sends the answers of `answer` to received frames until the session ends.
-fn respond<'u>(umem: &'u Umem, socket: &mut Socket<'u>, answer: impl Fn(&mut Frame<'u>) -> bool) {
+fn respond(umem: &Umem, socket: &mut Socket, answer: impl Fn(&mut Frame) -> bool) {
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(512).collect();
     let (mut frames, mut answers) = (Vec::new(), Vec::new());
     loop {
@@ -106,7 +106,7 @@ fn respond<'u>(umem: &'u Umem, socket: &mut Socket<'u>, answer: impl Fn(&mut Fra
 
 /// Sends 2000 frames of all lengths, a window at a time, once the peer answers, and expects them
 /// back; succeeds if all arrive and all are completed.
-fn talk<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
+fn talk(umem: &Umem, socket: &mut Socket) {
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(512).collect();
     let (mut heard, mut next, mut seen) = (false, 0u32, 0u32);
     let (mut out, mut got, mut back, mut sent) = (Vec::new(), Vec::new(), Vec::new(), 0);
@@ -152,7 +152,7 @@ fn talk<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
 const FRAMES: u32 = 500;
 
 /// Sends some frames of all lengths, and waits until they have left.
-fn send<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
+fn send(umem: &Umem, socket: &mut Socket) {
     let mut out: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(FRAMES as usize).collect();
     for (n, frame) in (0..).zip(&mut out) {
         assert!(frame.put(&vec![0xff; 60 + n * 7 % 1400]));
@@ -167,7 +167,7 @@ fn send<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
 
 /// Sends as much as it can and takes all received frames; reports when the first frames have come
 /// back.
-fn flood<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
+fn flood(umem: &Umem, socket: &mut Socket) {
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).take(256).collect();
     let mut out: Vec<_> = std::iter::from_fn(|| umem.alloc()).collect();
     let (mut got, mut at_work) = (Vec::new(), false);

@@ -62,8 +62,8 @@ fn a_process_is_a_stranger() {
 }
 
 /// Sends a frame, and waits until it has left.
-fn sends_a_frame<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
-    let mut frame: Frame<'u> = umem.alloc().unwrap();
+fn sends_a_frame(umem: &Umem, socket: &mut Socket) {
+    let mut frame: Frame = umem.alloc().unwrap();
     assert!(frame.put(&[0xff; 60]));
     let mut frames = vec![frame];
     assert_eq!(socket.tx(&mut frames).unwrap(), 1);

@@ -33,6 +33,7 @@ fn main() -> Result<(), Error> {
             socket.wait(None)?;
         }
         for frame in &mut frames[begin..] {
+            frame.forward();
             let bytes = frame.bytes_mut();
             swap(bytes, 0, 6, 6);
             if bytes.get(12..15) == Some(&[8, 0, 0x45]) {

@@ -11,37 +11,79 @@ use towpath_packet::xsk_ring::Desc;
 ///
 /// The program trusts the datapath with the bytes, as it would trust the kernel with those of an
 /// AF_XDP socket: the datapath writes only to posted frames, and reads only sent ones.
+///
+/// A received frame tells whether its packet [continues](Frame::continues) and which
+/// [header](Frame::vnet_header) it has. Both are true of the packet that came, and may be false of
+/// what the program makes of it: so [`Socket::tx`](crate::Socket::tx) refuses such a frame as
+/// [`Error::Received`](crate::Error::Received) until the program has chosen.
+/// [`forward`](Frame::forward) sends it as it came, [`set_range`](Frame::set_range) and
+/// [`put`](Frame::put) as a packet by itself; [`set_continues`](Frame::set_continues) and the
+/// requests replace the one or the other.
 #[derive(Debug)]
-pub struct Frame<'u> {
-    umem: &'u Umem,
+pub struct Frame {
+    umem: Umem,
     index: u32,
     /// First byte in the chunk.
     start: u32,
     len: u32,
-    continues: bool,
-    /// A virtio-net header lies in front.
-    has_header: bool,
+    /// What its descriptor says: [`CONTINUED`], [`METADATA`].
+    options: u8,
+    /// Those that are as they were received.
+    received: u8,
 }
 
-impl<'u> Frame<'u> {
-    /// The frame of a chunk.
+/// The packet continues in the next frame.
+const CONTINUED: u8 = Desc::CONTINUED as u8;
+/// A virtio-net header lies in front of the frame.
+const METADATA: u8 = Desc::METADATA as u8;
+
+impl Frame {
+    /// The frame of a chunk, and what its descriptor said.
     ///
     /// The caller ensures that no other frame has the chunk: their bytes would be the same.
-    pub(crate) fn of(umem: &'u Umem, index: u32, range: Range<u32>, options: u32) -> Frame<'u> {
+    #[inline]
+    pub(crate) fn of(umem: Umem, index: u32, range: Range<u32>, options: u32) -> Frame {
         let len = range.end.saturating_sub(range.start);
-        let (continues, has_header) = (options & Desc::CONTINUED != 0, options & Desc::METADATA != 0);
-        Frame { umem, index, start: range.start, len, continues, has_header }
+        let options = options as u8 & (CONTINUED | METADATA);
+        Frame { umem, index, start: range.start, len, options, received: options }
     }
 
-    /// The chunk, first byte and length of the frame. The chunk does not become free.
+    /// The chunk, first byte and length of the frame. The chunk does not become free, and the
+    /// count of the frame's handle stays as it is.
+    #[inline]
     pub(crate) fn into_parts(self) -> (u32, u32, u32) {
         let parts = (self.index, self.start, self.len);
         std::mem::forget(self);
         parts
     }
 
-    pub(crate) fn umem(&self) -> &'u Umem {
-        self.umem
+    #[inline]
+    pub(crate) fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
+    /// Its first byte in the chunk.
+    #[inline]
+    pub(crate) fn start(&self) -> u32 {
+        self.start
+    }
+
+    /// Bytes of the packet, or of its piece.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether it is sent as it was received, which the program has not chosen.
+    #[inline]
+    pub(crate) fn is_as_received(&self) -> bool {
+        self.received != 0
+    }
+
+    /// Whether a header lies in front of it.
+    #[inline]
+    pub(crate) fn has_header(&self) -> bool {
+        self.options & METADATA != 0
     }
 
     fn at(&self) -> usize {
@@ -71,7 +113,7 @@ impl<'u> Frame<'u> {
         let fits = start.checked_add(len).is_some_and(|end| end <= self.umem.chunk());
         if fits {
             (self.start, self.len) = (start, len);
-            (self.continues, self.has_header) = (false, false);
+            (self.options, self.received) = (0, 0);
         }
         fits
     }
@@ -89,10 +131,8 @@ impl<'u> Frame<'u> {
 
     /// The virtio-net header of a packet with offloads, in the first of its frames, as received or
     /// requested; `None` for a finished packet. See [`Config::offloads`](crate::Config::offloads).
-    ///
-    /// A received packet is sent with its header, unless the range of its first frame is changed.
     pub fn vnet_header(&self) -> Option<[u8; HEADER]> {
-        let start = (self.start as usize).checked_sub(HEADER).filter(|_| self.has_header)?;
+        let start = (self.start as usize).checked_sub(HEADER).filter(|_| self.has_header())?;
         let at = self.index as usize * self.umem.chunk() as usize + start;
         // SAFETY: the header lies in the frame's chunk, in front of its bytes; no other frame has
         // the chunk.
@@ -126,30 +166,39 @@ impl<'u> Frame<'u> {
             // SAFETY: the bytes in front of the frame lie in its chunk; no other frame has the
             // chunk.
             unsafe { self.umem.region().base().add(self.at() - HEADER).cast::<[u8; HEADER]>().write(header) };
-            self.has_header = true;
+            self.options |= METADATA;
+            self.received &= !METADATA;
         }
         fits
     }
 
+    /// Sends the frame as it was received: continued, and with its header, if it has that. All
+    /// frames of the packet must then be sent, in order.
+    pub fn forward(&mut self) {
+        self.received = 0;
+    }
+
     /// The options of its descriptor.
+    #[inline]
     pub(crate) fn options(&self) -> u32 {
-        let continued = if self.continues { Desc::CONTINUED } else { 0 };
-        continued | if self.has_header { Desc::METADATA } else { 0 }
+        self.options.into()
     }
 
     /// Whether the packet continues in the next frame.
+    #[inline]
     pub fn continues(&self) -> bool {
-        self.continues
+        self.options & CONTINUED != 0
     }
 
     /// Sets whether the packet continues in the next frame that is sent. A packet has up to 18
     /// frames, a super-packet up to 64. Changing the frame's range clears it.
     pub fn set_continues(&mut self, continues: bool) {
-        self.continues = continues;
+        self.options = self.options & !CONTINUED | if continues { CONTINUED } else { 0 };
+        self.received &= !CONTINUED;
     }
 }
 
-impl Drop for Frame<'_> {
+impl Drop for Frame {
     fn drop(&mut self) {
         self.umem.release(self.index);
     }
@@ -176,7 +225,7 @@ mod tests {
     fn a_frame_of_another_range_is_a_packet_by_itself() {
         let umem = Umem::new(1, 256).unwrap();
         let mut frame = umem.alloc().unwrap();
-        let changes: [fn(&mut Frame<'_>) -> bool; 2] = [|frame| frame.set_range(10, 20), |frame| frame.put(&[7; 30])];
+        let changes: [fn(&mut Frame) -> bool; 2] = [|frame| frame.set_range(10, 20), |frame| frame.put(&[7; 30])];
         for change in changes {
             assert!(frame.set_range(10, 60) && frame.request_checksum(34, 6));
             frame.set_continues(true);
@@ -184,5 +233,33 @@ mod tests {
             assert!(change(&mut frame));
             assert!(!frame.continues() && frame.vnet_header().is_none());
         }
+    }
+
+    #[test]
+    fn what_was_received_is_sent_only_after_a_choice() {
+        let umem = Umem::new(1, 256).unwrap();
+        let received = || Frame::of(umem.clone(), 0, 20..60, Desc::CONTINUED | Desc::METADATA);
+        type Choice = fn(&mut Frame);
+        let choices: [(Choice, u32); 4] = [
+            (|frame| frame.forward(), Desc::CONTINUED | Desc::METADATA),
+            (|frame| assert!(frame.set_range(0, 60)), 0),
+            (|frame| assert!(frame.put(&[7; 30])), 0),
+            (
+                |frame| {
+                    assert!(frame.request_checksum(34, 6));
+                    assert!(frame.is_as_received(), "whether it continues is a choice of its own");
+                    frame.set_continues(false);
+                },
+                Desc::METADATA,
+            ),
+        ];
+        for (choose, options) in choices {
+            let mut frame = received();
+            assert!(frame.is_as_received() && frame.continues() && frame.vnet_header().is_some());
+            choose(&mut frame);
+            assert!(!frame.is_as_received());
+            assert_eq!(frame.options(), options);
+        }
+        assert!(!Frame::of(umem.clone(), 0, 20..60, 0).is_as_received(), "a finished packet of one frame");
     }
 }

@@ -15,19 +15,25 @@
 //!
 //! ```compile_fail,E0382
 //! # use towpath_client::{Error, Frame, Socket};
-//! # fn f<'u>(socket: &mut Socket<'u>, frame: Frame<'u>) -> Result<(), Error> {
+//! # fn f(socket: &mut Socket, frame: Frame) -> Result<(), Error> {
 //! let mut frames = vec![frame];
 //! socket.tx(&mut frames)?;
 //! frame.bytes(); // it was moved
 //! # Ok(()) }
 //! ```
 //!
+//! A received frame knows that its packet continues, or has a header. The program chooses whether
+//! it keeps that before it is sent: two packets cannot grow together, and a header cannot describe
+//! bytes that have changed since, by an oversight. A [`Frame`] says how.
+//!
 //! Several sockets may use one [`Umem`]: one may send the frame that another one received. Sockets
 //! that [share](Config::share) a session are one application to the datapath.
 //!
 //! | module | |
 //! |---|---|
-//! | `socket` | [`Socket`]: rings, and the holder of each chunk; [`Config`] |
+//! | `socket` | [`Socket`]: the rings; [`Config`] |
+//! | `holders` | the holder of each chunk, and the memory that frames in flight keep alive |
+//! | `packets` | the rules of sent packets, checked in front of the ring |
 //! | `umem` | [`Umem`]: chunks in a sealed memfd |
 //! | `frame` | [`Frame`]: a chunk that the program owns, its bytes and its header |
 //! | `request` | [`Segmentation`]: what a sent super-packet asks for |
@@ -35,7 +41,8 @@
 //! | `error` | [`Error`] |
 //! | [`protocol`] | messages, layouts and rules of the protocol |
 //!
-//! `unsafe` lies in `frame` (the bytes of owned frames) and `socket` (`recv`).
+//! `unsafe` lies in `frame` (the bytes of owned frames), `holders` (a count of
+//! references that is left with a chunk) and `socket` (`recv`).
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
@@ -43,6 +50,8 @@
 mod error;
 mod frame;
 mod handshake;
+mod holders;
+mod packets;
 pub mod protocol;
 mod request;
 mod socket;

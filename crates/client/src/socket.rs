@@ -3,11 +3,12 @@
 use crate::error::{Error, os};
 use crate::frame::Frame;
 use crate::handshake::Session;
+use crate::holders::{Holder, Holders};
+use crate::packets::{Partial, Rules};
 use crate::protocol::{HEADER, Hello, Sizes, Statistic, Statistics, Welcome};
-use crate::request::asks_for_segments;
 use crate::umem::Umem;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 use towpath_packet::UntrustedMem;
@@ -65,6 +66,9 @@ config! {
     /// Sends super-packets, which the egress or the datapath segments: those of
     /// [`Frame::request_segmentation`], and received ones.
     segmentation: bool = false;
+    /// Compares sent packets with the rules of the datapath, so that [`Socket::tx`] names the
+    /// packet and the rule. Else the datapath drops and counts it, or ends the session.
+    checks: bool = true;
     /// Bytes of chunks that may be in flight; 0 for the datapath's default.
     budget: u64 = 0;
     /// The [number](Welcome::session) of another session of the same [`Umem`]; 0 for none. The
@@ -78,22 +82,14 @@ config! {
     rules: Vec<String> = vec!["default".to_owned()];
 }
 
-/// The holder of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Holder {
-    /// The program, or another socket.
-    Program,
-    /// The datapath, which sends it.
-    Sent,
-    /// The datapath, which receives into it.
-    Posted,
-}
-
 /// A session. Dropping it ends it. Frames that the datapath has are not free again for the life of
 /// the [`Umem`], because no message tells when their last user is done.
+///
+/// It has a handle of its memory, so it fits into a struct beside its frames, and may move to
+/// another thread or task. It is [readable](AsFd) when frames come in or back, after
+/// [`arm`](Socket::arm): `examples/async_echo.rs` waits so.
 #[derive(Debug)]
-pub struct Socket<'u> {
-    umem: &'u Umem,
+pub struct Socket {
     connection: OwnedFd,
     kick: EventFd,
     rx: Consumer<Mapped<Desc>>,
@@ -101,18 +97,19 @@ pub struct Socket<'u> {
     fill: Producer<Mapped<u64>>,
     completion: Consumer<Mapped<u64>>,
     statistics: Mapped<u64>,
-    holders: Box<[Holder]>,
-    segmentation: bool,
+    holders: Holders,
+    rules: Rules,
+    partial: Partial,
     welcome: Welcome,
 }
 
-impl<'u> Socket<'u> {
+impl Socket {
     /// Opens a session with the datapath that listens at `path`.
     ///
     /// # Errors
     /// [`Error::Refused`] with the datapath's reason; [`Error::Os`] if no datapath listens, or the
     /// process has no permission.
-    pub fn connect(umem: &'u Umem, path: impl AsRef<Path>, config: &Config) -> Result<Socket<'u>, Error> {
+    pub fn connect(umem: &Umem, path: impl AsRef<Path>, config: &Config) -> Result<Socket, Error> {
         let hello = Hello {
             umem: u64::from(umem.count()) * u64::from(umem.chunk()),
             chunk: umem.chunk(),
@@ -146,7 +143,6 @@ impl<'u> Socket<'u> {
         let (rx, tx, fill, completion, statistics) = rings.ok_or(outside)?;
         rx.set_needs_wakeup(false);
         Ok(Socket {
-            umem,
             connection,
             kick: kick.into(),
             rx: Consumer::new(rx),
@@ -154,8 +150,9 @@ impl<'u> Socket<'u> {
             fill: Producer::new(fill),
             completion: Consumer::new(completion),
             statistics,
-            holders: vec![Holder::Program; umem.count() as usize].into(),
-            segmentation: config.segmentation,
+            holders: Holders::new(umem.clone()),
+            rules: Rules { longest: welcome.longest, segmentation: config.segmentation, checks: config.checks },
+            partial: Partial::default(),
             welcome,
         })
     }
@@ -171,30 +168,28 @@ impl<'u> Socket<'u> {
         Statistics::read(|entry| self.statistics.read(entry))
     }
 
+    /// The socket's memory.
+    pub fn umem(&self) -> &Umem {
+        self.holders.umem()
+    }
+
     /// Sends frames from the front of `frames`, as many as the ring has room for. Returns how many.
     /// The others stay, in order.
     ///
     /// # Errors
-    /// [`Error::OtherUmem`], [`Error::Empty`] or [`Error::Segmentation`] for the frame that is now
-    /// the first of `frames`; those in front of it were sent.
-    pub fn tx(&mut self, frames: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
+    /// The rule that a packet breaks, from [`Error::OtherUmem`] on. Its first frame is then the
+    /// first of `frames`, unless earlier calls have sent that; the packets in front of it were
+    /// sent.
+    pub fn tx(&mut self, frames: &mut Vec<Frame>) -> Result<usize, Error> {
         let want = u32::try_from(frames.len()).unwrap_or(u32::MAX);
-        let n = (self.tx.reserve(want) as usize).min(frames.len());
-        let bad = |frame: &Frame<'u>| match frame {
-            frame if !std::ptr::eq(frame.umem(), self.umem) => Some(Error::OtherUmem),
-            frame if frame.bytes().is_empty() => Some(Error::Empty),
-            _ if self.segmentation => None,
-            frame => frame.vnet_header().is_some_and(asks_for_segments).then_some(Error::Segmentation),
-        };
-        let first = frames.iter().take(n).enumerate().find_map(|(i, frame)| bad(frame).map(|error| (i, error)));
-        let (n, bad) = first.map_or((n, None), |(i, error)| (i, Some(error)));
+        let room = self.tx.reserve(want) as usize;
+        let frames_with_room = frames.get(..room).unwrap_or(frames);
+        let (n, broken) = self.rules.check(self.holders.umem(), &mut self.partial, frames_with_room);
         for frame in frames.drain(..n) {
             let options = frame.options();
-            let (index, start, len) = frame.into_parts();
-            if let Some(holder) = self.holders.get_mut(index as usize) {
-                *holder = Holder::Sent;
-            }
-            self.tx.write(Desc { addr: self.umem.address(index, start), len, options });
+            // SAFETY: the frame was compared: it is one of this memory.
+            let (index, start, len) = unsafe { self.holders.give(frame, Holder::Sent) };
+            self.tx.write(Desc { addr: self.holders.umem().address(index, start), len, options });
         }
         if n > 0 {
             self.tx.submit();
@@ -202,7 +197,7 @@ impl<'u> Socket<'u> {
                 self.kick();
             }
         }
-        bad.map_or(Ok(n), Err)
+        broken.map_or(Ok(n), Err)
     }
 
     /// Appends frames whose last user is done, in the order of their completions. Returns how many.
@@ -212,13 +207,12 @@ impl<'u> Socket<'u> {
     /// [`Error::Broken`] if the datapath names a frame that it does not have, or its counter is
     /// wrong: the session is of no use then. [`Error::Closed`] instead if the session is over: its
     /// rings stay as they are for a time only.
-    pub fn completions(&mut self, out: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
+    pub fn completions(&mut self, out: &mut Vec<Frame>) -> Result<usize, Error> {
         let n = self.completion.try_peek(self.completion.ring().size());
         let n = n.map_err(|_| self.broken("the completion ring's counter"))?;
         for _ in 0..n {
             let addr = self.completion.read();
-            let (index, start) = self.locate(addr, Holder::Sent)?;
-            out.push(Frame::of(self.umem, index, start..start, 0));
+            out.push(self.take(addr, Holder::Sent, 0, 0)?);
         }
         if n > 0 {
             self.completion.release();
@@ -237,16 +231,14 @@ impl<'u> Socket<'u> {
     ///
     /// # Errors
     /// [`Error::OtherUmem`] as for [`tx`](Socket::tx).
-    pub fn fill(&mut self, frames: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
+    pub fn fill(&mut self, frames: &mut Vec<Frame>) -> Result<usize, Error> {
         let want = u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let room = (self.fill.reserve(want) as usize).min(frames.len());
-        let n = frames.iter().take(room).take_while(|frame| std::ptr::eq(frame.umem(), self.umem)).count();
+        let n = frames.iter().take(room).take_while(|frame| frame.umem().is(self.umem())).count();
         for frame in frames.drain(..n) {
-            let (index, ..) = frame.into_parts();
-            if let Some(holder) = self.holders.get_mut(index as usize) {
-                *holder = Holder::Posted;
-            }
-            self.fill.write(self.umem.address(index, 0));
+            // SAFETY: the frame was compared: it is one of this memory.
+            let (index, ..) = unsafe { self.holders.give(frame, Holder::Posted) };
+            self.fill.write(self.holders.umem().address(index, 0));
         }
         if n > 0 {
             self.fill.submit();
@@ -258,17 +250,15 @@ impl<'u> Socket<'u> {
     ///
     /// # Errors
     /// [`Error::Broken`] and [`Error::Closed`] as for [`completions`](Socket::completions).
-    pub fn rx(&mut self, out: &mut Vec<Frame<'u>>) -> Result<usize, Error> {
+    pub fn rx(&mut self, out: &mut Vec<Frame>) -> Result<usize, Error> {
         let n = self.rx.try_peek(self.rx.ring().size()).map_err(|_| self.broken("the RX ring's counter"))?;
         for _ in 0..n {
             let desc = self.rx.read();
-            let (index, start) = self.locate(desc.addr, Holder::Posted)?;
-            let end = start.checked_add(desc.len).filter(|&end| end <= self.umem.chunk());
-            let end = end.ok_or_else(|| self.broken("a received frame leaves its chunk"))?;
-            if desc.options & Desc::METADATA != 0 && (start as usize) < HEADER {
+            let frame = self.take(desc.addr, Holder::Posted, desc.len, desc.options)?;
+            if frame.has_header() && frame.start() < HEADER as u32 {
                 return Err(self.broken("a header in front of its chunk"));
             }
-            out.push(Frame::of(self.umem, index, start..end, desc.options));
+            out.push(frame);
         }
         if n > 0 {
             self.rx.release();
@@ -276,26 +266,26 @@ impl<'u> Socket<'u> {
         Ok(n as usize)
     }
 
-    /// The chunk, and the offset in it, of an address that the datapath had as `what`. The program
-    /// holds it from here on.
-    fn locate(&mut self, addr: u64, what: Holder) -> Result<(u32, u32), Error> {
-        let (index, start) = self.umem.locate(addr);
-        let start = u32::try_from(start).ok().filter(|&start| start <= self.umem.chunk());
-        let holder = usize::try_from(index).ok().and_then(|index| self.holders.get_mut(index));
-        let holder = holder.filter(|holder| **holder == what);
-        let (Some(start), Some(holder)) = (start, holder) else {
-            return Err(self.broken("a frame that it did not have"));
+    /// The frame of `len` bytes at an address that the datapath had as `holder`. The program holds
+    /// it from here on.
+    #[inline]
+    fn take(&mut self, addr: u64, holder: Holder, len: u32, options: u32) -> Result<Frame, Error> {
+        let umem = self.holders.umem();
+        let (index, start) = umem.locate(addr);
+        let end = start.checked_add(len.into()).filter(|&end| end <= u64::from(umem.chunk()));
+        let Some(end) = end else {
+            return Err(self.broken("a frame that leaves its chunk"));
         };
-        *holder = Holder::Program;
-        // No truncation: the index is one of `holders`.
-        Ok((index as u32, start))
+        // No truncation: a chunk has at most 32768 bytes.
+        let frame = self.holders.take(index, holder, start as u32..end as u32, options);
+        frame.ok_or_else(|| self.broken("a frame that it did not have"))
     }
 
     /// Why the rings are of no use: a breach of the protocol, or the end of the session, after which
     /// the datapath frees their pages. It shuts the connection down first.
     #[cold]
     fn broken(&self, what: &'static str) -> Error {
-        if self.is_open() { Error::Broken(what) } else { Error::Closed }
+        self.drain().map_or_else(|ended| ended, |()| Error::Broken(what))
     }
 
     /// Wakes the datapath. [`tx`](Socket::tx) does so if the datapath sleeps.
@@ -314,20 +304,29 @@ impl<'u> Socket<'u> {
         self.rx.peek(1) == 0 && self.completion.peek(1) == 0
     }
 
-    /// Waits until frames come in or back. False when the time is over. A signal does not end the
-    /// wait: a program that waits for more than this socket waits for its descriptor, after
-    /// [`arm`](Socket::arm), and for its own.
+    /// Ends what [`arm`](Socket::arm) began, after its descriptor was readable: reads the wake-ups,
+    /// so that it is no longer.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the session is over.
-    pub fn wait(&mut self, at_most: Option<Duration>) -> Result<bool, Error> {
-        let woken =
-            if self.arm() { wait_readable(self.connection.as_fd(), at_most).map_err(os("poll"))? } else { true };
+    /// [`Error::Closed`] or [`Error::Ended`] if the session is over.
+    pub fn disarm(&mut self) -> Result<(), Error> {
         self.rx.ring().set_needs_wakeup(false);
-        if woken {
-            self.drain()?;
+        self.drain()
+    }
+
+    /// Waits until frames come in or back. False when the time is over. A signal does not end the
+    /// wait: a program that waits for more than this socket waits for its descriptor, between
+    /// [`arm`](Socket::arm) and [`disarm`](Socket::disarm), and for its own.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] or [`Error::Ended`] if the session is over.
+    pub fn wait(&mut self, at_most: Option<Duration>) -> Result<bool, Error> {
+        if self.arm() && !wait_readable(self.connection.as_fd(), at_most).map_err(os("poll"))? {
+            self.rx.ring().set_needs_wakeup(false);
+            return Ok(false);
         }
-        Ok(woken)
+        self.disarm()?;
+        Ok(true)
     }
 
     /// Whether the session is open. It takes a system call to know, so a program that never
@@ -344,20 +343,46 @@ impl<'u> Socket<'u> {
             // SAFETY: eight bytes live across the call.
             match unsafe { libc::recv(fd, at, bytes.len(), libc::MSG_DONTWAIT) } {
                 n if n > 0 => {}
-                0 => return Err(Error::Closed),
+                0 => return Err(self.ended()),
                 _ => match io::Error::last_os_error().kind() {
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock => return Ok(()),
-                    _ => return Err(Error::Closed),
+                    _ => return Err(self.ended()),
                 },
             }
         }
     }
+
+    /// Why the session is over.
+    #[cold]
+    fn ended(&self) -> Error {
+        self.statistics().ending().map_or(Error::Closed, Error::Ended)
+    }
+}
+
+/// The descriptor to wait for, after [`arm`](Socket::arm): the same one until the socket is
+/// dropped.
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.connection.as_raw_fd()
+    }
 }
 
 /// The descriptor to wait for, after [`arm`](Socket::arm).
-impl AsFd for Socket<'_> {
+impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_and_its_frames_fit_into_a_task() {
+        fn fits<T: Send + 'static>() {}
+        fits::<Socket>();
+        fits::<(Umem, Frame)>();
     }
 }

@@ -3,13 +3,19 @@
 use crate::error::Error;
 use crate::frame::Frame;
 use crate::protocol::{Address, CHUNK, MAX_CHUNKS};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::{Backing, Region};
 
 /// Chunks of equal size in a sealed memfd. All its pages exist from the beginning, as in the
 /// kernel's AF_XDP: a datapath takes no memory whose pages it would have to allocate.
+///
+/// A clone is another handle of the same memory, which lasts as long as a handle, a socket or a
+/// frame.
+#[derive(Debug, Clone)]
+pub struct Umem(Arc<UmemShared>);
+
 #[derive(Debug)]
-pub struct Umem {
+struct UmemShared {
     region: Region,
     chunk: u32,
     count: u32,
@@ -44,43 +50,50 @@ impl Umem {
             return Err(Error::Config("from 1 to 1048576 chunks from 256 to 32768 bytes".to_owned()));
         }
         let region = Region::new(count as usize * chunk as usize, Backing::Memfd)?;
-        Ok(Umem { region, chunk, count, unaligned, free: Mutex::new((0..count).rev().collect()) })
+        let free = Mutex::new((0..count).rev().collect());
+        Ok(Umem(Arc::new(UmemShared { region, chunk, count, unaligned, free })))
     }
 
     /// An empty frame; `None` if all are in use.
-    pub fn alloc(&self) -> Option<Frame<'_>> {
-        let index = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
-        Some(Frame::of(self, index, 0..0, 0))
+    pub fn alloc(&self) -> Option<Frame> {
+        let index = self.0.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        Some(Frame::of(self.clone(), index, 0..0, 0))
+    }
+
+    /// Whether both are handles of the same memory.
+    #[inline]
+    pub fn is(&self, other: &Umem) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Number of chunks.
     pub fn count(&self) -> u32 {
-        self.count
+        self.0.count
     }
 
     /// Bytes of a chunk.
     pub fn chunk(&self) -> u32 {
-        self.chunk
+        self.0.chunk
     }
 
     /// Whether chunks are [unaligned](Umem::unaligned).
     pub fn is_unaligned(&self) -> bool {
-        self.unaligned
+        self.0.unaligned
     }
 
     /// The byte `start` of a chunk, as an address in a ring.
     #[inline]
     pub(crate) fn address(&self, index: u32, start: u32) -> u64 {
-        let base = u64::from(index) * u64::from(self.chunk);
+        let base = u64::from(index) * u64::from(self.0.chunk);
         // A chunk has at most 32768 bytes.
-        if self.unaligned { Address { base, offset: start as u16 }.word() } else { base + u64::from(start) }
+        if self.0.unaligned { Address { base, offset: start as u16 }.word() } else { base + u64::from(start) }
     }
 
     /// The chunk, and the byte in it, that an address in a ring names; they need not exist.
     #[inline]
     pub(crate) fn locate(&self, address: u64) -> (u64, u64) {
-        let chunk = u64::from(self.chunk);
-        if self.unaligned {
+        let chunk = u64::from(self.0.chunk);
+        if self.0.unaligned {
             let Address { base, offset } = Address::of(address);
             (base / chunk, base % chunk + u64::from(offset))
         } else {
@@ -90,11 +103,17 @@ impl Umem {
 
     /// Makes a chunk free, whose frame is dropped.
     pub(crate) fn release(&self, index: u32) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(index);
+        self.0.free.lock().unwrap_or_else(PoisonError::into_inner).push(index);
+    }
+
+    /// The number of handles, those of frames among them.
+    #[cfg(test)]
+    pub(crate) fn handles(&self) -> usize {
+        Arc::strong_count(&self.0)
     }
 
     pub(crate) fn region(&self) -> &Region {
-        &self.region
+        &self.0.region
     }
 }
 

@@ -43,7 +43,7 @@ fn coalesce(c: &mut Criterion) {
             group.bench_function(format!("{name}, {flows} flows"), |b| {
                 let offload = Offload::new(checksum, None);
                 let mut gro = Gro::new(GroConfig::default().link(LinkKind::Ip));
-                let mut out = drop::<Linear<Vec<u8>>>;
+                let mut out = (drop::<Linear<Vec<u8>>>, drop);
                 b.iter_batched(
                     || burst.clone(),
                     |burst| {

@@ -79,21 +79,37 @@ pub enum Appended<S> {
     Corrupt(S),
 }
 
-/// The destination of packets. Closures that take a packet are sinks.
+/// The destination of packets, and of buffers that are spent.
+///
+/// A pair of closures is a sink: `(|packet| send(packet), |spent| pool.push(spent))`. The second
+/// one is `drop` where buffers have no pool:
+///
+/// ```
+/// use towpath_gro::{Gro, GroConfig, Linear, Offload, Segment};
+///
+/// let mut gro = Gro::new(GroConfig::default());
+/// let mut left = Vec::new();
+/// let burst = [Linear::new(vec![0; 2048], 60, Offload::default())];
+/// gro.push_and_flush(burst, &mut (|packet: Linear<_>| left.push(packet.packet_len()), drop));
+/// assert_eq!(left, [60]);
+/// ```
 pub trait Sink<S> {
     /// Takes a packet or super-packet that leaves.
     fn packet(&mut self, packet: S);
 
-    /// Takes the buffer of a packet whose bytes were copied into another, to recycle it.
-    #[inline]
-    fn recycle(&mut self, packet: S) {
-        drop(packet);
-    }
+    /// Takes the buffer of a packet whose bytes were copied into another: to use it again, or to
+    /// drop it. An engine over linear buffers spends most of those that it is given.
+    fn recycle(&mut self, spent: S);
 }
 
-impl<S, F: FnMut(S)> Sink<S> for F {
+impl<S, P: FnMut(S), R: FnMut(S)> Sink<S> for (P, R) {
     #[inline]
     fn packet(&mut self, packet: S) {
-        self(packet);
+        (self.0)(packet);
+    }
+
+    #[inline]
+    fn recycle(&mut self, spent: S) {
+        (self.1)(spent);
     }
 }

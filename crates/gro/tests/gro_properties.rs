@@ -203,7 +203,7 @@ fn run<S: Segment>(
     done: impl Fn(S) -> (Vec<u8>, Offload),
 ) -> Vec<(Vec<u8>, Offload)> {
     let mut out = vec![];
-    let mut sink = |s: S| out.push(done(s));
+    let mut sink = (|s: S| out.push(done(s)), drop);
     for (now, step) in steps {
         match step {
             Step::Packet(p) => gro.push(new(p.build(), offload(p)), *now, &mut sink),
@@ -323,7 +323,7 @@ proptest! {
                 let (burst, later) = rest.split_at((*size).min(rest.len()));
                 let burst: Vec<Chain> = burst.iter().map(|p| Chain::new(p.build(), offload(p))).collect();
                 let mut left = vec![];
-                let mut sink = |c: Chain| left.push((c.bytes(), c.offload));
+                let mut sink = (|c: Chain| left.push((c.bytes(), c.offload)), drop);
                 match (leaves, at_once) {
                     (false, _) => gro.push_batch(burst, 0, &mut sink),
                     (true, true) => gro.push_and_flush(burst, &mut sink),
@@ -339,7 +339,7 @@ proptest! {
                 }
             }
             out.push(vec![]);
-            gro.flush_all(&mut |c: Chain| out.last_mut().unwrap().push((c.bytes(), c.offload)));
+            gro.flush_all(&mut (|c: Chain| out.last_mut().unwrap().push((c.bytes(), c.offload)), drop));
             out
         };
         let (mut wanted, got) = (run(false), run(true));
@@ -388,7 +388,7 @@ proptest! {
         }
         let mut out = 0;
         let mut gro = Gro::new(config(LinkKind::Ethernet));
-        let mut sink = |c: Chain| out += c.pieces.len();
+        let mut sink = (|c: Chain| out += c.pieces.len(), drop);
         gro.push_batch(packets.iter().map(|p| Chain::new(p.clone(), Offload::new(Checksum::Verified, None))), 0, &mut sink);
         gro.flush_all(&mut sink);
         prop_assert_eq!(out, packets.len());

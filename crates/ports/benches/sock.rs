@@ -15,12 +15,12 @@ use towpath_ports::sock::{self, SockPort};
 type Tx = <SockPort as Port>::Tx;
 
 /// An application that takes its packets and posts the chunks again.
-struct App<'u> {
-    socket: Socket<'u>,
-    frames: Vec<Frame<'u>>,
+struct App {
+    socket: Socket,
+    frames: Vec<Frame>,
 }
 
-impl App<'_> {
+impl App {
     fn turn(&mut self) {
         self.socket.rx(&mut self.frames).unwrap();
         self.socket.fill(&mut self.frames).unwrap();

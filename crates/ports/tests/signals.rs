@@ -78,7 +78,7 @@ fn a_timer_interrupts_neither_connections_nor_waits() {
                     let (begin, time) = (Instant::now(), Duration::from_millis(5));
                     assert!(!socket.wait(Some(time)).unwrap() && begin.elapsed() >= time, "wait {i}");
                     // The completion of a frame ends a wait without a limit.
-                    let mut frames: Vec<Frame<'_>> = umem.alloc().into_iter().collect();
+                    let mut frames: Vec<Frame> = umem.alloc().into_iter().collect();
                     assert!(frames[0].put(&[0; 60]));
                     socket.tx(&mut frames).unwrap();
                     while socket.completions(&mut frames).unwrap() == 0 {

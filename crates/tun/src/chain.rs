@@ -336,17 +336,24 @@ mod tests {
             let (mut small, mut large) = (Vec::new(), Vec::new());
             let mut nodes = Nodes::new();
             for bytes in burst {
-                chained.push(nodes.chain(bytes.clone(), 0..bytes.len(), Offload::default()), 0, &mut |p: Chain<_>| {
-                    small.push((p.offload(), p.chunks().collect::<Vec<_>>().concat()));
-                });
+                chained.push(
+                    nodes.chain(bytes.clone(), 0..bytes.len(), Offload::default()),
+                    0,
+                    &mut (|p: Chain<_>| small.push((p.offload(), p.chunks().collect::<Vec<_>>().concat())), drop),
+                );
                 let (mut buffer, len) = (vec![0; 65535], bytes.len());
                 buffer[..len].copy_from_slice(&bytes);
-                copied.push(Linear::new(buffer, len, Offload::default()), 0, &mut |p: Linear<_>| {
-                    large.push((p.offload(), p.packet().to_vec()));
-                });
+                copied.push(
+                    Linear::new(buffer, len, Offload::default()),
+                    0,
+                    &mut (|p: Linear<_>| large.push((p.offload(), p.packet().to_vec())), drop),
+                );
             }
-            chained.flush_all(&mut |p: Chain<_>| small.push((p.offload(), p.chunks().collect::<Vec<_>>().concat())));
-            copied.flush_all(&mut |p: Linear<_>| large.push((p.offload(), p.packet().to_vec())));
+            chained.flush_all(&mut (
+                |p: Chain<_>| small.push((p.offload(), p.chunks().collect::<Vec<_>>().concat())),
+                drop,
+            ));
+            copied.flush_all(&mut (|p: Linear<_>| large.push((p.offload(), p.packet().to_vec())), drop));
             assert!(small == large && small.len() < 64, "{} and {}", small.len(), large.len());
         }
         assert_eq!(chained.stats(), copied.stats());

@@ -152,10 +152,10 @@ impl Latency {
 }
 
 /// Offers frames at a rate; returns the rate of those that were completed.
-fn send<'u>(umem: &'u Umem, socket: &mut Socket<'u>, rate: f64, time: Duration) -> f64 {
+fn send(umem: &Umem, socket: &mut Socket, rate: f64, time: Duration) -> f64 {
     let (mut done, mut given) = (0, 0.0_f64);
     let (mut out, mut back) = (Vec::new(), Vec::new());
-    let mut free: Vec<Frame<'u>> = std::iter::from_fn(|| umem.alloc()).collect();
+    let mut free: Vec<Frame> = std::iter::from_fn(|| umem.alloc()).collect();
     let begun = Instant::now();
     while begun.elapsed() < time {
         std::thread::sleep(PAUSE);
@@ -193,14 +193,14 @@ pub(crate) fn datagram() -> [u8; 60] {
 }
 
 /// Posts all free frames to receive into, but for a few to send.
-fn post<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
+fn post(umem: &Umem, socket: &mut Socket) {
     let mut empty: Vec<_> = std::iter::from_fn(|| umem.alloc()).collect();
     empty.truncate(empty.len().saturating_sub(16));
     socket.fill(&mut empty).unwrap();
 }
 
 /// Asks, and waits for the reply, for a time.
-fn ask<'u>(umem: &'u Umem, socket: &mut Socket<'u>, time: Duration) -> Latency {
+fn ask(umem: &Umem, socket: &mut Socket, time: Duration) -> Latency {
     let (mut latency, begun, mut got) = (Latency::default(), Instant::now(), Vec::new());
     while begun.elapsed() < time {
         let _ = socket.completions(&mut Vec::new());
@@ -224,7 +224,7 @@ fn ask<'u>(umem: &'u Umem, socket: &mut Socket<'u>, time: Duration) -> Latency {
 }
 
 /// Returns every frame, until the session ends.
-fn serve<'u>(umem: &'u Umem, socket: &mut Socket<'u>) {
+fn serve(umem: &Umem, socket: &mut Socket) {
     let mut got = Vec::new();
     loop {
         let _ = socket.completions(&mut Vec::new());

@@ -62,9 +62,12 @@ pub(crate) struct Run {
     /// What a worker does when there is nothing to do
     #[arg(long, value_enum, default_value_t = IdleArg::Sleep, help_heading = "Workers")]
     pub(crate) idle: IdleArg,
-    /// Buffers of 2 KiB for everything
+    /// Buffers for everything: 16384, or as many larger ones as have the same memory
     #[arg(long, value_name = "N", value_parser = number, help_heading = "Workers")]
     pub(crate) buffers: Option<u64>,
+    /// Bytes of a buffer, 2048 to 65472 by 64, with 128 in front of a packet: a super-packet in one piece takes 65472
+    #[arg(long, value_name = "BYTES", value_parser = number, help_heading = "Workers")]
+    pub(crate) buffer_size: Option<u64>,
     /// How long a port may refuse packets before those held for it are dropped
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10ms", help_heading = "Workers")]
     pub(crate) egress_wait: Duration,

@@ -27,19 +27,18 @@ pub(crate) struct Packet {
 }
 
 /// Sends and receives packets.
-pub(crate) struct Host<'u> {
-    umem: &'u Umem,
-    socket: Socket<'u>,
-    empty: Vec<Frame<'u>>,
+pub(crate) struct Host {
+    socket: Socket,
+    empty: Vec<Frame>,
     /// Fragments of an incomplete packet.
-    pieces: Vec<Frame<'u>>,
+    pieces: Vec<Frame>,
 }
 
-impl<'u> Host<'u> {
+impl Host {
     /// Half of the memory is for receiving, half for sending.
-    pub(crate) fn new(umem: &'u Umem, socket: Socket<'u>) -> Host<'u> {
+    pub(crate) fn new(umem: &Umem, socket: Socket) -> Host {
         let empty = std::iter::from_fn(|| umem.alloc()).take(umem.count() as usize / 2).collect();
-        Host { umem, socket, empty, pieces: Vec::new() }
+        Host { socket, empty, pieces: Vec::new() }
     }
 
     /// Received packets, possibly none after a short wait; `None` when the session has ended.
@@ -70,11 +69,11 @@ impl<'u> Host<'u> {
 
     /// Sends a packet, with or without segmentation; waits for frames if there are too few.
     pub(crate) fn send(&mut self, bytes: &[u8], segmentation: Option<Segmentation>) {
-        let room = self.umem.chunk() - HEADER as u32;
-        let mut frames: Vec<Frame<'u>> = Vec::new();
+        let room = self.socket.umem().chunk() - HEADER as u32;
+        let mut frames: Vec<Frame> = Vec::new();
         for piece in bytes.chunks(room as usize) {
             let mut frame = loop {
-                match self.umem.alloc() {
+                match self.socket.umem().alloc() {
                     Some(frame) => break frame,
                     None if self.socket.wait(Some(Duration::from_millis(1))).is_err() => return,
                     None => self.reap(),

@@ -23,7 +23,7 @@ pub(crate) const DATAGRAMS: usize = 20;
 pub(crate) const DATAGRAM: usize = 1000;
 
 /// Receives a stream; `whole`: whether super-packets are enabled.
-pub(crate) fn take(umem: &Umem, socket: Socket<'_>, whole: bool, results: &Path) {
+pub(crate) fn take(umem: &Umem, socket: Socket, whole: bool, results: &Path) {
     let mut host = Host::new(umem, socket);
     let (mut stream, mut longest, mut is_over) = (Vec::new(), 0, false);
     let mut connection: Option<Connection> = None;
@@ -86,7 +86,7 @@ fn check(packet: &Packet, whole: bool) {
 }
 
 /// Sends a stream to each connection, and datagrams in reply to a datagram, both as super-packets.
-pub(crate) fn give(umem: &Umem, socket: Socket<'_>, stream: &[u8]) {
+pub(crate) fn give(umem: &Umem, socket: Socket, stream: &[u8]) {
     const PATIENCE: Duration = Duration::from_millis(300);
     let mut host = Host::new(umem, socket);
     let mut connection: Option<Connection> = None;
@@ -134,7 +134,7 @@ pub(crate) fn give(umem: &Umem, socket: Socket<'_>, stream: &[u8]) {
 }
 
 /// Answers a datagram.
-fn answer(host: &mut Host<'_>, bytes: &[u8]) {
+fn answer(host: &mut Host, bytes: &[u8]) {
     let found = dissect(bytes, LinkKind::Ethernet);
     if found.flow.protocol != 17 || !found.is_ipv4() {
         return;

@@ -348,7 +348,7 @@ fn flood(path: &Path, sessions: usize) {
     loop {
         let before = sent;
         for (umem, socket, frames) in &mut sockets {
-            let mut back: Vec<Frame<'_>> = Vec::new();
+            let mut back: Vec<Frame> = Vec::new();
             // The datapath may have ended.
             let Ok(n) = socket.completions(&mut back) else { return };
             sent += n;

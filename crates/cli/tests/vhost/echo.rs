@@ -9,8 +9,7 @@ use towpath_client::{Config, Frame, Socket, Umem};
 const POSTED: usize = 128;
 
 pub(crate) struct Echo {
-    socket: Socket<'static>,
-    umem: &'static Umem,
+    socket: Socket,
     sent: u32,
     /// Frames that wait for packets.
     posted: usize,
@@ -19,14 +18,13 @@ pub(crate) struct Echo {
 impl Echo {
     /// Connects to a datapath that may still be starting.
     pub(crate) fn connect(path: &Path) -> Echo {
-        // It lives as long as the test.
-        let umem: &'static Umem = Box::leak(Box::new(Umem::new(256, 2048).unwrap()));
+        let umem = Umem::new(256, 2048).unwrap();
         let mut socket = None;
         until("a session", || {
-            socket = Socket::connect(umem, path, &Config::default()).ok();
+            socket = Socket::connect(&umem, path, &Config::default()).ok();
             socket.is_some()
         });
-        Echo { socket: socket.unwrap(), umem, sent: 0, posted: 0 }
+        Echo { socket: socket.unwrap(), sent: 0, posted: 0 }
     }
 
     /// Waits until the other side returns frames.
@@ -73,7 +71,7 @@ impl Echo {
     }
 
     fn send(&mut self, frames: &[Vec<u8>]) {
-        let mut all: Vec<Frame<'static>> = Vec::new();
+        let mut all: Vec<Frame> = Vec::new();
         for bytes in frames {
             let mut frame = self.alloc();
             assert!(frame.put(bytes));
@@ -87,10 +85,10 @@ impl Echo {
         }
     }
 
-    fn alloc(&mut self) -> Frame<'static> {
+    fn alloc(&mut self) -> Frame {
         let end = Instant::now() + LONGEST / 2;
         loop {
-            if let Some(frame) = self.umem.alloc() {
+            if let Some(frame) = self.socket.umem().alloc() {
                 return frame;
             }
             assert!(Instant::now() < end, "frames are not completed");
@@ -106,7 +104,7 @@ impl Echo {
 
     fn receive(&mut self, into: &mut Vec<Vec<u8>>) {
         self.free();
-        let mut empty: Vec<_> = std::iter::from_fn(|| self.umem.alloc()).take(POSTED - self.posted).collect();
+        let mut empty: Vec<_> = std::iter::from_fn(|| self.socket.umem().alloc()).take(POSTED - self.posted).collect();
         let (all, filled) = (empty.len(), self.socket.fill(&mut empty));
         filled.unwrap();
         self.posted += all - empty.len();

@@ -112,6 +112,8 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"TWPSOCK1");
 pub const VERSION: u32 = 1;
 /// Longest text of rules, in bytes.
 pub const MAX_RULES: usize = 4096;
+/// Bytes of the shortest packet: an Ethernet header.
+pub const SHORTEST: u32 = 14;
 /// Pieces that a packet may have.
 pub const MAX_PIECES: usize = 18;
 /// Pieces that a super-packet may have. The datapath segments one that would be received in more.

@@ -38,6 +38,19 @@ macro_rules! statistics {
             pub fn read(entry: impl Fn(u32) -> u64) -> Statistics {
                 Statistics { $($field: entry($entry),)* }
             }
+
+            /// One counter.
+            pub const fn get(&self, which: Statistic) -> u64 {
+                match which {
+                    $(Statistic::$variant => self.$field,)*
+                }
+            }
+
+            /// What was counted since `before`, an earlier reading.
+            #[must_use]
+            pub const fn since(&self, before: &Statistics) -> Statistics {
+                Statistics { $($field: self.$field.wrapping_sub(before.$field),)* }
+            }
         }
     };
 }
@@ -68,6 +81,35 @@ statistics! {
     TxInvalidRequests tx_invalid_requests = 8;
     /// Packets with a source address that the application may not send from.
     TxSpoofed tx_spoofed = 9;
+}
+
+impl Statistics {
+    /// The packets that were not sent or not received, by reason: counters that are not 0.
+    ///
+    /// ```
+    /// use towpath_client::protocol::{Statistic, Statistics};
+    ///
+    /// let counters = Statistics::read(|entry| if entry == 7 { 3 } else { 0 });
+    /// assert_eq!(counters.drops().collect::<Vec<_>>(), [(Statistic::TxTooLong, 3)]);
+    /// assert_eq!(Statistic::TxTooLong.to_string(), "tx_too_long");
+    /// ```
+    pub fn drops(&self) -> impl Iterator<Item = (Statistic, u64)> {
+        let reasons = Statistic::ALL.iter().filter(|which| **which != Statistic::TxRingEmptyDescs);
+        reasons.map(|which| (*which, self.get(*which))).filter(|(_, n)| *n > 0)
+    }
+
+    /// The entry that ended the session, as a datapath counts it that skips none.
+    pub(crate) fn ending(&self) -> Option<Statistic> {
+        let ending = [Statistic::TxInvalidRequests, Statistic::TxInvalidDescs, Statistic::RxInvalidDescs];
+        ending.into_iter().find(|which| self.get(*which) > 0)
+    }
+}
+
+impl std::fmt::Display for Statistic {
+    /// The name of its field.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 impl Statistic {

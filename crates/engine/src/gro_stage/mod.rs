@@ -71,6 +71,16 @@ impl GroStageConfig {
     }
 }
 
+/// What became of a burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a burst that was bypassed is still in its batch"]
+pub enum Pushed {
+    /// The stage has it: [`GroStage::fill`] returns what is ready.
+    Taken,
+    /// Nothing merges: it is still in its batch, from where it is sent.
+    Bypassed,
+}
+
 /// The GRO engine of one route, with its clock and its output queue.
 pub struct GroStage {
     engine: gro::Gro<GroPacket>,
@@ -135,18 +145,20 @@ impl GroStage {
         self.hold
     }
 
-    /// Takes a burst. `emptied`: the ingress has no more packets at this moment.
+    /// Takes a burst, unless the engine is bypassed. `emptied`: the ingress has no more packets at
+    /// this moment.
     #[inline]
-    pub fn push(&mut self, burst: &mut Batch, emptied: bool) {
+    pub fn push(&mut self, burst: &mut Batch, emptied: bool) -> Pushed {
         let n = burst.len();
         if self.engine.is_bypassed() && self.ready.is_empty() {
             // Nothing merges: the burst stays in place.
             self.engine.account_bypassed(n);
-            return self.account();
+            self.account();
+            return Pushed::Bypassed;
         }
         let now = self.now();
         let ready = &mut self.ready;
-        let mut sink = |packet: GroPacket| ready.push_back(packet.0);
+        let mut sink = (|packet: GroPacket| ready.push_back(packet.0), drop);
         let packets = burst.drain_front(n).map(GroPacket);
         self.since_flush += n;
         if !self.hold.is_zero() {
@@ -164,6 +176,7 @@ impl GroStage {
             across.observe(n, (self.engine.stats().merged - self.merged) as usize);
         }
         self.account();
+        Pushed::Taken
     }
 
     /// Nothing was received: flushes aggregates that are old enough.
@@ -174,7 +187,7 @@ impl GroStage {
         }
         let now = self.now();
         let ready = &mut self.ready;
-        let mut sink = |packet: GroPacket| ready.push_back(packet.0);
+        let mut sink = (|packet: GroPacket| ready.push_back(packet.0), drop);
         if self.hold.is_zero() {
             self.engine.flush_all(&mut sink);
             self.since_flush = 0;
@@ -187,7 +200,7 @@ impl GroStage {
     /// Flushes all aggregates.
     pub fn flush(&mut self) {
         let ready = &mut self.ready;
-        self.engine.flush_all(&mut |packet: GroPacket| ready.push_back(packet.0));
+        self.engine.flush_all(&mut (|packet: GroPacket| ready.push_back(packet.0), drop));
         self.account();
     }
 

@@ -247,11 +247,11 @@ proptest! {
             batch.push(packet).unwrap();
             pushed += 1;
             if step.burst.is_some() || batch.room() == 0 {
-                gro_stage.push(&mut batch, step.burst.unwrap_or(false));
+                let _ = gro_stage.push(&mut batch, step.burst.unwrap_or(false));
                 out.extend(drain(&mut gro_stage));
             }
         }
-        gro_stage.push(&mut batch, true);
+        let _ = gro_stage.push(&mut batch, true);
         gro_stage.flush();
         out.extend(drain(&mut gro_stage));
         prop_assert_eq!(gro_stage.held(), 0);
@@ -280,7 +280,7 @@ fn coalesced(shape: &Shape, packets: u16, len: usize) -> (Maker, Vec<Packet>) {
         let bytes = frame(Kind::Tcp4, 1, number, u32::from(number) * len as u32, &vec![number as u8; len]);
         batch.push(maker.packet(&bytes, shape, 54)).unwrap();
     }
-    gro_stage.push(&mut batch, true);
+    let _ = gro_stage.push(&mut batch, true);
     let out = drain(&mut gro_stage);
     (maker, out)
 }
@@ -313,7 +313,7 @@ fn an_ingress_that_is_never_empty_is_flushed_by_the_budget() {
             let bytes = frame(Kind::Tcp4, flow, burst as u16, burst as u32 * 100, &[1; 100]);
             batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
         }
-        gro_stage.push(&mut batch, false);
+        let _ = gro_stage.push(&mut batch, false);
         seen.push((gro_stage.held(), gro_stage.ready()));
     }
     assert_eq!(seen.pop(), Some((0, 64)));
@@ -331,7 +331,7 @@ fn where_nothing_merges_across_bursts_each_leaves_at_once_until_something_does()
             batch.push(maker.packet(&frame(Kind::Tcp4, flow, 0, *at, &[1; 100]), &Shape::Linear, 54)).unwrap();
             *at += step;
         }
-        gro_stage.push(&mut batch, false);
+        let _ = gro_stage.push(&mut batch, false);
         (gro_stage.held(), drain(gro_stage).len())
     };
     // A gap after every packet.
@@ -356,7 +356,7 @@ fn with_a_hold_time_an_aggregate_outlives_its_burst_and_leaves_when_it_is_old_en
         let mut batch = Batch::new();
         let bytes = frame(Kind::Tcp4, 1, number, u32::from(number) * 100, &[1; 100]);
         batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
-        gro_stage.push(&mut batch, true);
+        let _ = gro_stage.push(&mut batch, true);
     };
     push(&mut gro_stage, 0);
     assert_eq!((gro_stage.held(), gro_stage.ready()), (1, 0));
@@ -382,7 +382,7 @@ fn packets_that_bypass_the_engine_stay_in_order() {
             next[flow] += 1;
             batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
         }
-        gro_stage.push(&mut batch, burst % 3 == 0);
+        let _ = gro_stage.push(&mut batch, burst % 3 == 0);
         aside += usize::from(!batch.is_empty());
         let passed = batch.drain_front(64).collect::<Vec<_>>();
         assert!(passed.is_empty() || gro_stage.ready() + gro_stage.held() == 0, "nothing is overtaken");

@@ -27,7 +27,7 @@ mod verdicts;
 
 pub use config::{Limit, RouteConfig, RouteId};
 
-use crate::gro_stage::{GroStage, GroStageConfig};
+use crate::gro_stage::{GroStage, GroStageConfig, Pushed};
 use crate::linearize::Linearizer;
 use crate::report::GroCounters;
 use crate::rules::{Classifier, PortSide};
@@ -247,7 +247,9 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         if let Some(gro_stage) = &mut self.gro_stage
             && (worth || gro_stage.ready() + gro_stage.held() > 0)
         {
-            gro_stage.push(&mut self.incoming, received < Batch::<64>::CAPACITY);
+            // `send` takes a bypassed burst from where it is.
+            let (Pushed::Taken | Pushed::Bypassed) =
+                gro_stage.push(&mut self.incoming, received < Batch::<64>::CAPACITY);
         }
         self.send();
         // A port that is gone may accept and drop packets for ever, while the ingress always has

@@ -227,7 +227,7 @@ mod tests {
             let mut packet = Packet::copy_from(&mut cache, &bytes).unwrap();
             packet.set_csum(Checksum::Verified);
             batch.push(packet).unwrap();
-            gro_stage.push(&mut batch, true);
+            let _ = gro_stage.push(&mut batch, true);
         };
         let (mut barrier, mut rx) = (OrderBarrier::default(), Ingress::default());
         push(&mut gro_stage);

@@ -37,6 +37,10 @@ impl Sink<Chain> for Left {
         self.segs.push(packet.offload.gso.map_or(1, |gso| gso.segs.into()));
         self.packets.push(packet);
     }
+
+    fn recycle(&mut self, _: Chain) {
+        unreachable!("a chain is never copied");
+    }
 }
 
 fn push_all(gro: &mut Gro<Chain>, packets: impl IntoIterator<Item = Vec<u8>>, left: &mut Left) {

@@ -149,9 +149,8 @@ pub(crate) fn udp(port: u16, len: usize, number: u32) -> Vec<u8> {
 pub(crate) const HONEST: u16 = 53;
 
 /// An application that keeps to the protocol, and counts what it sends and gets.
-pub(crate) struct Honest<'u> {
-    pub(crate) socket: Socket<'u>,
-    umem: &'u Umem,
+pub(crate) struct Honest {
+    pub(crate) socket: Socket,
     /// Packets that it offered, and those that the datapath took, each once and in order.
     pub(crate) offered: u32,
     pub(crate) sent: u32,
@@ -162,11 +161,11 @@ pub(crate) struct Honest<'u> {
     pub(crate) got: u32,
 }
 
-impl<'u> Honest<'u> {
+impl Honest {
     /// Connects, and waits until the session works in both directions.
-    pub(crate) fn new(rig: &mut Rig, umem: &'u Umem) -> Honest<'u> {
+    pub(crate) fn new(rig: &mut Rig, umem: &Umem) -> Honest {
         let socket = ask(rig, umem, &format!("udp dport {HONEST}")).unwrap();
-        let mut honest = Honest { socket, umem, offered: 0, sent: 0, completed: 0, asked: 0, got: 0 };
+        let mut honest = Honest { socket, offered: 0, sent: 0, completed: 0, asked: 0, got: 0 };
         until(|| {
             let n = u32::from(honest.sent == 0 || honest.got == 0);
             drop(honest.turn(rig, n, &[]));
@@ -183,14 +182,14 @@ impl<'u> Honest<'u> {
         let mut frames = Vec::new();
         self.take_back(&mut frames);
         frames.clear();
-        frames.extend((0..n).map_while(|_| self.umem.alloc()));
+        frames.extend((0..n).map_while(|_| self.socket.umem().alloc()));
         for frame in &mut frames {
             assert!(frame.put(&udp(HONEST, 60, self.offered)));
             self.offered += 1;
         }
         self.socket.tx(&mut frames).unwrap();
         self.offered -= frames.len() as u32;
-        let mut empty: Vec<Frame<'u>> = std::iter::from_fn(|| self.umem.alloc()).take(n as usize).collect();
+        let mut empty: Vec<Frame> = std::iter::from_fn(|| self.socket.umem().alloc()).take(n as usize).collect();
         self.socket.fill(&mut empty).unwrap();
         drop((empty, frames));
         let mine = (0..n).map(|i| udp(HONEST, 60, self.asked + i));
@@ -211,7 +210,7 @@ impl<'u> Honest<'u> {
     }
 
     /// Takes completed frames back. A frame that it does not miss is an error of the client.
-    fn take_back(&mut self, to: &mut Vec<Frame<'u>>) {
+    fn take_back(&mut self, to: &mut Vec<Frame>) {
         self.completed += self.socket.completions(to).unwrap() as u32;
         assert!(self.completed <= self.offered, "{} frames came back of {}", self.completed, self.offered);
     }
@@ -242,7 +241,7 @@ impl<'u> Honest<'u> {
 }
 
 /// Opens a session.
-pub(crate) fn ask<'u>(rig: &Rig, umem: &'u Umem, rules: &str) -> Result<Socket<'u>, Error> {
+pub(crate) fn ask(rig: &Rig, umem: &Umem, rules: &str) -> Result<Socket, Error> {
     let rules = rules.split(',').map(str::to_owned).collect();
     Socket::connect(umem, &rig.path, &Config::default().rings(Sizes::all(64)).rules(rules))
 }

@@ -51,7 +51,7 @@ const SESSIONS: u64 = 3;
 /// A port with an honest application, at which scripts are followed one after the other.
 pub(crate) struct Stage {
     rig: Rig,
-    honest: Honest<'static>,
+    honest: Honest,
     copies: bool,
 }
 
@@ -60,9 +60,7 @@ impl Stage {
     pub(crate) fn new(kind: u8) -> Stage {
         let (budget, copies) = (4096u64 << (kind % 4 * 2), kind & 4 != 0);
         let mut rig = Rig::new(&format!("mtu={MTU},budget={budget},tx={}", if copies { "copy" } else { "auto" }));
-        // An application's memory is borrowed by its sockets: it stays as long as the process.
-        let umem = Box::leak(Box::new(Umem::new(256, 2048).unwrap()));
-        let honest = Honest::new(&mut rig, umem);
+        let honest = Honest::new(&mut rig, &Umem::new(256, 2048).unwrap());
         Stage { rig, honest, copies }
     }
 
@@ -204,7 +202,7 @@ fn ask(input: &mut Input<'_>, rogue: &mut Rogue) {
 }
 
 /// Steps the queues, checks the packets that come, and holds them.
-fn turn(rig: &mut Rig, honest: &mut Honest<'_>, copies: bool, held: &mut VecDeque<Packet>) {
+fn turn(rig: &mut Rig, honest: &mut Honest, copies: bool, held: &mut VecDeque<Packet>) {
     let mut batch: Batch = honest.turn(rig, 1, &[]);
     while let Some(packet) = batch.pop() {
         let bytes = packet.to_vec();

@@ -11,6 +11,9 @@ use towpath_wire::LinkKind;
 /// Fewest buffers: with fewer, all of them may be held by caches of queues and by packets in
 /// several chunks.
 const FEWEST_BUFFERS: usize = 8;
+/// Bytes of the shortest buffer that ports accept, and of the longest that a pool has.
+const SHORTEST_BUFFER: usize = 2048;
+const LONGEST_BUFFER: usize = 65472;
 
 impl Forward {
     /// Queues that a port is started with: one per worker on the ingress side, one per lane on the
@@ -60,6 +63,11 @@ impl Forward {
         }
         if self.workers == 0 {
             return value("workers", "0".into(), "there must be one".into());
+        }
+        let chunk = self.pool.chunk;
+        if !(SHORTEST_BUFFER..=LONGEST_BUFFER).contains(&chunk) || !chunk.is_multiple_of(64) {
+            let rule = format!("must be a multiple of 64 from {SHORTEST_BUFFER} to {LONGEST_BUFFER}");
+            return value("buffer-size", chunk.to_string(), rule);
         }
         if self.pool.capacity < FEWEST_BUFFERS {
             let rule = format!("must be {FEWEST_BUFFERS} or more");

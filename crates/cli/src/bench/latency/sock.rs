@@ -135,16 +135,16 @@ fn memory() -> Result<[Umem; 2], Box<dyn Error>> {
 }
 
 /// Connects the applications.
-fn connect<'u>(
-    memory: &'u [Umem; 2],
+fn connect(
+    memory: &[Umem; 2],
     [from, to]: [PathBuf; 2],
     args: &BenchLatency,
-) -> Result<(Sender<'u>, Receiver<'u>), Box<dyn Error>> {
+) -> Result<(Sender, Receiver), Box<dyn Error>> {
     let config = Config::default().rings(Sizes::all(64));
     let [of_sender, of_receiver] = memory;
-    let sender = Sender { socket: Socket::connect(of_sender, from, &config)?, umem: of_sender, size: args.size };
+    let sender = Sender { socket: Socket::connect(of_sender, from, &config)?, size: args.size };
     let socket = Socket::connect(of_receiver, to, &config)?;
-    Ok((sender, Receiver { socket, umem: of_receiver, got: Vec::new() }))
+    Ok((sender, Receiver { socket, got: Vec::new() }))
 }
 
 /// A unique path.
@@ -154,17 +154,16 @@ fn path() -> PathBuf {
     std::env::temp_dir().join(format!("towpath-latency-{}-{n}", std::process::id()))
 }
 
-struct Sender<'u> {
-    socket: Socket<'u>,
-    umem: &'u Umem,
+struct Sender {
+    socket: Socket,
     size: usize,
 }
 
-impl Sender<'_> {
+impl Sender {
     fn send(&mut self, stamp: u64) -> Result<(), Box<dyn Error>> {
         let mut back = Vec::new();
         self.socket.completions(&mut back)?;
-        let frame = back.pop().or_else(|| self.umem.alloc());
+        let frame = back.pop().or_else(|| self.socket.umem().alloc());
         let mut frame = frame.ok_or("no frame comes back")?;
         let bytes = &mut [0; 1514][..self.size];
         bytes[..HEADER.len()].copy_from_slice(&HEADER);
@@ -177,17 +176,16 @@ impl Sender<'_> {
     }
 }
 
-struct Receiver<'u> {
-    socket: Socket<'u>,
-    umem: &'u Umem,
-    got: Vec<Frame<'u>>,
+struct Receiver {
+    socket: Socket,
+    got: Vec<Frame>,
 }
 
-impl Receiver<'_> {
+impl Receiver {
     /// Returns a message if one arrives `within` a time.
     fn receive(&mut self, within: Duration) -> Result<Option<u64>, Box<dyn Error>> {
         if self.got.is_empty() && self.socket.rx(&mut self.got)? == 0 {
-            let mut empty: Vec<_> = std::iter::from_fn(|| self.umem.alloc()).take(32).collect();
+            let mut empty: Vec<_> = std::iter::from_fn(|| self.socket.umem().alloc()).take(32).collect();
             self.socket.fill(&mut empty)?;
             if within.is_zero() || !self.socket.wait(Some(within))? {
                 return Ok(None);

@@ -17,18 +17,18 @@ pub(super) fn memory() -> Result<Umem, towpath_client::Error> {
 }
 
 /// An application that is stepped explicitly.
-pub(super) struct App<'u> {
-    socket: Socket<'u>,
+pub(super) struct App {
+    socket: Socket,
     /// Free frames, least recently sent first.
-    free: VecDeque<Frame<'u>>,
-    back: Vec<Frame<'u>>,
-    burst: Vec<Frame<'u>>,
+    free: VecDeque<Frame>,
+    back: Vec<Frame>,
+    burst: Vec<Frame>,
     size: u32,
     write: bool,
 }
 
-impl<'u> App<'u> {
-    pub(super) fn new(umem: &'u Umem, path: &Path, size: u32, write: bool) -> Result<App<'u>, Box<dyn Error>> {
+impl App {
+    pub(super) fn new(umem: &Umem, path: &Path, size: u32, write: bool) -> Result<App, Box<dyn Error>> {
         let config = Config::default().rings(Sizes::all(2048)).rules(Vec::new());
         let socket = Socket::connect(umem, path, &config)?;
         let mut free = VecDeque::with_capacity(FRAMES.0 as usize);

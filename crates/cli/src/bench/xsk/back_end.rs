@@ -117,18 +117,18 @@ impl BackEnd {
 }
 
 /// What the thread does: moves packets from the device to the application, and is the application.
-struct Receiver<'u> {
+struct Receiver {
     route: Route<AnyRx, AnyTx>,
-    socket: Socket<'u>,
-    frames: Vec<Frame<'u>>,
-    empty: Vec<Frame<'u>>,
+    socket: Socket,
+    frames: Vec<Frame>,
+    empty: Vec<Frame>,
     /// The application's own memory, to which it copies what it receives.
     bytes: Box<[u8; 2048]>,
     work: Work,
 }
 
-impl<'u> Receiver<'u> {
-    fn new(umem: &'u Umem, vhost: AnyPort, sock: AnyPort, door: &Path) -> Result<Receiver<'u>, Box<dyn Error>> {
+impl Receiver {
+    fn new(umem: &Umem, vhost: AnyPort, sock: AnyPort, door: &Path) -> Result<Receiver, Box<dyn Error>> {
         let pool = Pool::new(PoolConfig::default())?;
         let mut config = RouteConfig::default();
         config.tx_layout = sock.info().tx_layout;

@@ -25,8 +25,8 @@ use towpath_client::Umem;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The sender.
-enum Sender<'u> {
-    Stepped(Box<App<'u>>),
+enum Sender {
+    Stepped(Box<App>),
     Threaded(Worker),
 }
 
@@ -56,12 +56,12 @@ impl Round {
 }
 
 /// Application and datapath of one variant.
-pub(super) struct Rig<'u> {
+pub(super) struct Rig {
     // Drop order: the queues end before the interface that they use.
     near: Route<AnyRx, AnyTx>,
     far: Option<Consumer>,
     device: Option<Device>,
-    sender: Sender<'u>,
+    sender: Sender,
     received: Arc<Counters>,
     events: Arc<dyn PortControl>,
     _namespace: Option<Namespace>,
@@ -80,15 +80,15 @@ pub(super) fn start(port: AnyPort, pool: &Pool) -> Result<(AnyRx, AnyTx), Box<dy
     rx.into_iter().zip(tx).next().ok_or_else(|| "a port without queues".into())
 }
 
-impl<'u> Rig<'u> {
+impl Rig {
     pub(super) fn new(
-        umem: &'u Umem,
+        umem: &Umem,
         egress: Egress,
         transmit: Transmit,
         size: u32,
         (read, place): (Read, Place),
         args: &BenchXsk,
-    ) -> Result<Rig<'u>, Box<dyn Error>> {
+    ) -> Result<Rig, Box<dyn Error>> {
         let Opened { port, far, back_end, device, namespace } = egress.open(place)?;
         let config = PoolConfig::default();
         let pool = Pool::new(if port.info().shares_memory { config.backing(Backing::Memfd) } else { config })?;

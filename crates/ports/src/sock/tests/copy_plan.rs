@@ -145,7 +145,7 @@ fn copies_of_frames_in_one_piece_and_in_several_stay_in_order_and_one_too_long_l
     let mut rig = Rig::new("tx=copy,mtu=500");
     rig.rx.set_tx_layout(TxLayout { linear: TxLinear::Whole, headroom: 32, tailroom: 8 });
     let umem = Umem::new(64, 2048).unwrap();
-    let mut app = rig.connect(&umem, "default");
+    let mut app = rig.connect_unchecked(&umem);
     let mut sent = frames(&umem, 9, LEN);
     assert!(sent[1].set_range(0, 600));
     // The fifth and the sixth are one packet.

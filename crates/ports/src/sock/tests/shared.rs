@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) fn sharing(with: &Socket<'_>) -> towpath_client::Config {
+pub(super) fn sharing(with: &Socket) -> towpath_client::Config {
     towpath_client::Config::default().rings(Sizes::all(64)).share(with.welcome().session)
 }
 

@@ -19,7 +19,7 @@ fn a_sender_is_told_how_many_frames_were_too_short_or_too_long() {
         let mut rig = Rig::new(options);
         rig.rx.set_tx_layout(TxLayout { linear: TxLinear::None, headroom, tailroom: 0 });
         let umem = Umem::new(8, 2048).unwrap();
-        let mut app = rig.connect(&umem, "default");
+        let mut app = rig.connect_unchecked(&umem);
         let mut sent: Vec<_> = [523, 13, 522, 2000].iter().flat_map(|len| frames(&umem, 1, *len)).collect();
         app.tx(&mut sent).unwrap();
         assert_eq!(rig.receive(1).as_slice()[0].len(), 522);
@@ -47,7 +47,8 @@ fn a_sender_is_told_which_request_ended_its_session() {
     rig.until_event("bad-descriptor", 1);
     let Statistics { tx_invalid_requests, tx_invalid_descs, .. } = app.statistics();
     assert_eq!((tx_invalid_requests, tx_invalid_descs), (1, 1));
-    assert!(matches!(app.wait(Some(Duration::from_secs(60))), Err(Error::Closed)));
+    let end = app.wait(Some(Duration::from_secs(60)));
+    assert!(matches!(end, Err(Error::Ended(Statistic::TxInvalidRequests))), "{end:?}");
     assert_eq!(rig.session(), "bad-descriptor, tx_invalid_descs 1, tx_invalid_requests 1");
     drop(app);
     rig.end();

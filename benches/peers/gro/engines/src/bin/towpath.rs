@@ -69,7 +69,7 @@ impl Engine for Chains {
 
     #[inline(never)]
     fn push(&mut self, flush: bool) -> usize {
-        let mut sink = |packet: GroPacket| self.out.push(packet.0);
+        let mut sink = (|packet: GroPacket| self.out.push(packet.0), drop);
         match flush {
             true => self.gro.push_and_flush(self.burst.drain(..), &mut sink),
             false => self.gro.push_batch(self.burst.drain(..), 0, &mut sink),
