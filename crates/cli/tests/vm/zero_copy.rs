@@ -8,9 +8,10 @@
 //! While the driver of 00:06.0 is unbound, it can't receive: QEMU completes no frame of 00:04.0, whose
 //! link stays up. That is a stall. (00:07.0 has no buffers until its interface is up.)
 
-use crate::cable::{Cable, FAR, NEAR};
+use crate::cable::{Cable, FAR, Far, NEAR};
 use crate::guest::{Alone, Guest, PEER, alone_with};
 use crate::kernel::Release;
+use crate::support::datapath::Line;
 use crate::support::{Need, Summary, needs};
 use crate::{interface, says};
 use serde_json::Value;
@@ -136,6 +137,29 @@ fn ping_tcp_and_files_pass_without_copies_and_the_probe_agrees() {
         works(&summary);
         assert_eq!(summary.happened("stalled"), 0, "{summary:#?}");
     }
+}
+
+#[test]
+fn a_sender_without_copies_leaves_the_host_its_traffic() {
+    let Some(room) = room("a_sender_without_copies_leaves_the_host_its_traffic") else { return };
+    let mut guest = boot(&room, Iommu::Absent);
+    let far = Far::new(&mut guest);
+    guest.run(&format!("ip addr add {NEAR}/24 dev eth0"));
+    far.reaches(&mut guest);
+    let port = "xdp:eth0?rx=off,zerocopy=require";
+    guest.run(&format!(
+        "towpath gen '{port}' --rate 1k --json --interval 100ms >/tmp/gen.out 2>/tmp/gen.err & echo $! >/tmp/gen.pid"
+    ));
+    guest.until("it sends", "[ -s /tmp/gen.out ] || ! kill -0 $(cat /tmp/gen.pid)");
+    // The driver receives into the socket's buffers: more frames than it was given.
+    let text = guest.run(&format!("ping -q -c 3000 -i 0.002 -s 1400 {FAR}; cat /tmp/gen.err"));
+    assert!(text.contains(" 0% packet loss"), "{text}");
+    guest.run("kill -TERM $(cat /tmp/gen.pid)");
+    guest.until("it has drained", "! kill -0 $(cat /tmp/gen.pid)");
+    let last = guest.run("tail -n 1 /tmp/gen.out");
+    let Ok(Line::Summary(summary)) = serde_json::from_str(&last) else { panic!("no summary: {last}") };
+    works(&summary);
+    assert!(summary.balance.sent > 0 && summary.happened("fill-ring-empty") == 0, "{summary:#?}");
 }
 
 #[test]
