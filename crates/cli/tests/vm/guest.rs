@@ -12,11 +12,12 @@ use crate::qmp::Qmp;
 use crate::support::{Need, needs, skip};
 use crate::trace::{Access, Trace};
 use serde_json::json;
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ pub(crate) struct Guest {
     lines: Receiver<String>,
     console: PathBuf,
     commands: u32,
+    /// Its shell reads.
+    ready: Cell<bool>,
 }
 
 /// Output (stdout and stderr) and exit code of a command inside.
@@ -92,10 +95,8 @@ pub(crate) fn alone_with(name: &str, release: Release) -> Option<Alone> {
 impl Alone {
     /// Boots a machine with `devices`, whose shell answers. Its console is kept by its name.
     #[track_caller]
-    pub(crate) fn boot(&self, name: &str, memory: u32, devices: impl FnOnce(&mut Command)) -> Guest {
-        let guest = self.start(name, memory, devices);
-        guest.is_booted();
-        guest
+    pub(crate) fn boot(&self, name: &str, memory: u32, devices: impl Fn(&mut Command)) -> Guest {
+        Guest::booted(|| Ok(self.start(name, memory, &devices))).unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Starts a machine that may wait for the state of another one.
@@ -148,10 +149,11 @@ impl Guest {
     fn boot() -> Result<Guest, String> {
         let (kernel, initrd) = files(Release::Installed)?;
         let began = Instant::now();
-        let mut qemu = Command::new("qemu-system-x86_64");
-        arguments(&mut qemu);
-        let guest = Guest::start(qemu, "vfio", &kernel, &initrd)?;
-        guest.is_booted();
+        let guest = Guest::booted(|| {
+            let mut qemu = Command::new("qemu-system-x86_64");
+            arguments(&mut qemu);
+            Guest::start(qemu, "vfio", &kernel, &initrd)
+        })?;
         eprintln!("booted in {:.1} s", began.elapsed().as_secs_f32());
         Ok(guest)
     }
@@ -182,13 +184,47 @@ impl Guest {
             }
         });
         let qmp = Qmp::connect(&monitor).unwrap_or_else(|why| panic!("QEMU did not start: {why}"));
-        Ok(Guest { qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0 })
+        Ok(Guest { qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0, ready: Cell::new(false) })
+    }
+
+    /// A machine whose shell reads. Kernels patch their own code while they boot, and now and then
+    /// QEMU, which emulates two processors at a time, executes half of such a patch: then another
+    /// machine is started.
+    #[track_caller]
+    pub(crate) fn booted(start: impl Fn() -> Result<Guest, String>) -> Result<Guest, String> {
+        for _ in 0..2 {
+            let guest = start()?;
+            if guest.boots() {
+                return Ok(guest);
+            }
+            eprintln!("the guest's kernel died while it booted; once more\n{}", guest.last_words());
+        }
+        let guest = start()?;
+        guest.is_booted();
+        Ok(guest)
     }
 
     /// Waits until its shell reads: input is lost before.
     #[track_caller]
     pub(crate) fn is_booted(&self) {
-        self.hear("booting", |line| (line == "@ready").then_some(()));
+        if !self.boots() {
+            self.fail("its kernel died while it booted");
+        }
+    }
+
+    /// The same; returns false if its kernel dies.
+    #[track_caller]
+    fn boots(&self) -> bool {
+        let by = Instant::now() + LONGEST;
+        while !self.ready.get() {
+            match self.lines.recv_timeout(Duration::from_secs(1)) {
+                Ok(line) => self.ready.set(line == "@ready"),
+                Err(_) if self.console().contains("---[ end trace") => return false,
+                Err(RecvTimeoutError::Timeout) if Instant::now() < by => {}
+                Err(_) => self.fail("booting: no end in sight"),
+            }
+        }
+        true
     }
 
     /// Runs a command of the guest's shell to its end.
@@ -325,10 +361,18 @@ impl Guest {
 
     #[track_caller]
     fn fail(&self, why: &str) -> ! {
-        let console = std::fs::read(&self.console).unwrap_or_default();
-        let console = String::from_utf8_lossy(&console);
+        panic!("{why}\nthe guest's kernel said last:\n{}", self.last_words());
+    }
+
+    /// What its kernel said.
+    fn console(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+
+    fn last_words(&self) -> String {
+        let console = self.console();
         let last: Vec<_> = console.lines().rev().take(30).collect();
-        panic!("{why}\nthe guest's kernel said last:\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"));
+        last.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -62,7 +62,8 @@ impl Nic<'_> {
     /// Boots a guest with this NIC, and gives it its address.
     #[track_caller]
     fn boot(&self, room: &Alone, mtu: u32) -> Guest {
-        self.set_up(self.start(room, |_| {}), mtu)
+        let guest = Guest::booted(|| Ok(self.start(room, |_| {}))).unwrap_or_else(|why| panic!("{why}"));
+        self.set_up(guest, mtu)
     }
 }
 
