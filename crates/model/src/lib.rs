@@ -11,6 +11,7 @@
 //! | [`wire`] | the network at a device's far end: loopback, cable, file descriptor |
 //! | `violation` | [`Violation`]: a rule that a driver broke, found by a strict model |
 //! | `memory` | access to memory on behalf of a device |
+//! | `runner` | a device that several threads share, and its own thread |
 //! | `seed` | reproducible random numbers |
 //!
 //! ```text
@@ -33,6 +34,7 @@ pub mod cpsw;
 pub mod e1000e;
 pub mod iommu;
 mod memory;
+mod runner;
 mod seed;
 mod violation;
 pub mod virtio;

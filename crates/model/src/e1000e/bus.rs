@@ -54,7 +54,7 @@ impl Mmio for ModelBar {
 
     /// A device without a thread is stepped by the thread that would sleep here.
     fn pause(&self, time: Duration) {
-        if self.shared.wakeup.is_some() {
+        if self.shared.runner.is_threaded() {
             std::thread::sleep(time);
         } else {
             self.shared.advance(time);
@@ -103,8 +103,8 @@ impl ModelBar {
             strict::tail(env, at, env.registers.get(at) & 0xffff, value);
         }
         env.registers.set(at, value);
-        if self.shared.asleep.load(Ordering::Relaxed) {
-            self.shared.wake();
+        if self.shared.runner.is_asleep() {
+            self.shared.runner.wake();
         }
     }
 
@@ -135,7 +135,7 @@ impl ModelBar {
             EECD => env.registers.change(EECD, EECD_AUPDEN, value & EECD_AUPDEN),
             _ => self.write_device(at, value),
         }
-        self.shared.wake();
+        self.shared.runner.wake();
     }
 
     /// Writes to registers with side effects in the device.
@@ -251,8 +251,7 @@ impl Pci for ModelBus {
 
 impl Drop for ModelBus {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.runner.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

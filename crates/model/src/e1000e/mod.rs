@@ -102,6 +102,7 @@ pub use irq::ModelIrq;
 pub use phy::PhyStart;
 
 use crate::iommu::{ModelDma, Refuse};
+use crate::runner::Runner;
 use crate::seed::Seed;
 use crate::violation::{Violation, Violations};
 use crate::wire::Wire;
@@ -109,11 +110,10 @@ use env::Env;
 use machine::Machine;
 use pci::ConfigSpace;
 use shared::DeviceShared;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use towpath_bus::BusError;
-use towpath_sys::EventFd;
 
 /// Builds a model in the state after power-on, connected to a wire; DMA is off.
 ///
@@ -148,18 +148,12 @@ pub fn launch(config: Config, wire: impl Wire) -> Result<ModelBus, BusError> {
         checks_owned: config.strict && !config.faults.writes_wildly(),
     };
     let machine = Machine::new(&config, &env, Box::new(wire));
-    let wakeup =
-        if config.threaded { Some(EventFd::new().map_err(BusError::os(&config.name, "eventfd"))?) } else { None };
     let shared = Arc::new(DeviceShared {
         name: config.name.clone(),
         env,
         pci: ConfigSpace::new(&config),
-        machine: Mutex::new(machine),
-        stop: AtomicBool::new(false),
-        asleep: AtomicBool::new(false),
+        runner: Runner::new(machine, config.threaded).map_err(BusError::os(&config.name, "eventfd"))?,
         ahead: AtomicU64::new(0),
-        wakeup,
-        waiting: AtomicU32::new(0),
     });
     let thread = match config.threaded {
         true => Some(shared::spawn(&shared).map_err(BusError::os(&config.name, "the device's thread"))?),

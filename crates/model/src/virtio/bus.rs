@@ -6,22 +6,15 @@ use super::net::Machine;
 use super::pci::{self, ConfigSpace};
 use super::{Config, Counts, Device};
 use crate::iommu::ModelDma;
+use crate::runner::Runner;
 use crate::violation::{Violation, Violations};
 use crate::wire::Wire;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use towpath_bus::{Bus, BusError, Irq, IrqKind, Mmio, Pci};
 use towpath_sys::EventFd;
-use towpath_sys::poll::PollSet;
-
-/// Turns without work before the thread yields, and before it sleeps.
-const SPINS: u32 = 64;
-const YIELDS: u32 = 256;
-/// The longest sleep.
-const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// What both sides share.
 pub(super) struct Shared {
@@ -29,21 +22,17 @@ pub(super) struct Shared {
     pub(super) dma: ModelDma,
     pub(super) violations: Arc<Violations>,
     space: Mutex<ConfigSpace>,
-    machine: Mutex<Machine>,
+    runner: Runner<Machine>,
     messages: u16,
     /// PCI Command: memory decoding, and bus mastering.
     decodes: AtomicBool,
     master: AtomicBool,
     kicks: AtomicU64,
-    stop: AtomicBool,
-    /// The thread waits for `wakeup`.
-    asleep: AtomicBool,
-    wakeup: Option<EventFd>,
 }
 
 impl Shared {
     pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runner.machine()
     }
 
     fn space(&self) -> MutexGuard<'_, ConfigSpace> {
@@ -55,45 +44,11 @@ impl Shared {
     }
 
     pub(super) fn turn(&self) -> usize {
-        let mut machine = self.machine();
-        if self.master.load(Ordering::Acquire) { machine.turn(&self.dma) } else { 0 }
+        self.turn_of(&mut self.machine())
     }
 
-    fn wake(&self) {
-        if let Some(wakeup) = self.wakeup.as_ref().filter(|_| self.asleep.swap(false, Ordering::AcqRel)) {
-            wakeup.signal();
-        }
-    }
-
-    fn run(&self) {
-        let (mut idle, mut set) = (0, PollSet::with_capacity(2));
-        while !self.stop.load(Ordering::Acquire) {
-            if self.turn() > 0 {
-                idle = 0;
-                continue;
-            }
-            idle += 1;
-            match idle {
-                ..SPINS => std::hint::spin_loop(),
-                SPINS..YIELDS => std::thread::yield_now(),
-                _ => self.sleep(&mut set),
-            }
-        }
-    }
-
-    fn sleep(&self, set: &mut PollSet) {
-        let Some(wakeup) = &self.wakeup else { return };
-        set.clear();
-        set.readable(wakeup.fd());
-        if let Some(wire) = self.machine().wire_wake() {
-            set.readable(wire);
-        }
-        self.asleep.store(true, Ordering::SeqCst);
-        if self.turn() == 0 {
-            set.wait(MAX_SLEEP);
-        }
-        self.asleep.store(false, Ordering::Relaxed);
-        wakeup.clear();
+    fn turn_of(&self, machine: &mut Machine) -> usize {
+        machine.turn(&self.dma, self.master.load(Ordering::Acquire))
     }
 
     /// Whether a register access reaches the device.
@@ -143,7 +98,7 @@ impl Shared {
             }
             _ => self.breach(at, value, "a register that is not written"),
         }
-        self.wake();
+        self.runner.wake();
     }
 
     /// Notifications are of two bytes: the queue's index (4.1.5.2).
@@ -239,28 +194,24 @@ impl VirtioBus {
     ) -> Result<VirtioBus, BusError> {
         // One of the configuration, and one of each receive queue.
         let messages = config.pairs.clamp(1, 16) + 1;
-        let wakeup = match config.threaded {
-            true => Some(EventFd::new().map_err(BusError::os(&config.name, "eventfd"))?),
-            false => None,
-        };
+        let machine = Machine::new(&config, messages, violations.clone(), wire);
         let shared = Arc::new(Shared {
             dma,
             space: Mutex::new(ConfigSpace::new(messages)),
-            machine: Mutex::new(Machine::new(&config, messages, violations.clone(), wire)),
+            runner: Runner::new(machine, config.threaded).map_err(BusError::os(&config.name, "eventfd"))?,
             violations,
             messages,
             decodes: AtomicBool::new(false),
             master: AtomicBool::new(false),
             kicks: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
-            wakeup,
             name: config.name,
         });
         let thread = match config.threaded {
             true => {
                 let device = shared.clone();
-                let spawned = std::thread::Builder::new().name("virtio model".into()).spawn(move || device.run());
+                let spawned = std::thread::Builder::new().name("virtio model".into()).spawn(move || {
+                    device.runner.run(&device.dma, |machine| device.turn_of(machine), Machine::wire_wake);
+                });
                 Some(spawned.map_err(BusError::os(&shared.name, "the device's thread"))?)
             }
             false => None,
@@ -338,8 +289,7 @@ impl Pci for VirtioBus {
 
 impl Drop for VirtioBus {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.runner.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -108,7 +108,7 @@ pub struct Counts {
     pub received: u64,
     /// Frames that the filter did not let pass.
     pub filtered: u64,
-    /// Frames that found no buffer.
+    /// Frames that were longer than the driver's buffer, without mergeable ones.
     pub missed: u64,
     /// Frames that were sent.
     pub sent: u64,

@@ -164,10 +164,11 @@ impl Machine {
         if self.common.runs() && self.waiting.is_none() { self.wire.wake() } else { None }
     }
 
-    /// A burst of everything that is possible; returns the number of units of work.
-    pub(super) fn turn(&mut self, dma: &ModelDma) -> usize {
+    /// A burst of everything that is possible; returns the number of units of work. The device
+    /// accesses memory only as `master` of its bus.
+    pub(super) fn turn(&mut self, dma: &ModelDma, master: bool) -> usize {
         let mut transfer = dma.transfer();
-        if !self.common.runs() || self.stalled {
+        if !master || !self.common.runs() || self.stalled {
             return 0;
         }
         if self.injector.happens(|f| f.stall) {

@@ -36,7 +36,7 @@ fn frames_move_without_steps_by_the_caller() {
 fn a_sleeping_thread_is_woken_by_a_tail() {
     let rig = Rig::new(threaded());
     rig.fill(20, &frame(60));
-    until(|| rig.device.shared.asleep.load(Ordering::Relaxed));
+    until(|| rig.device.shared.runner.is_asleep());
     rig.set_txd(0, data(rig.buffer(20), 60, txd::EOP | txd::RS));
     rig.bar.w32(TDBAL + TAIL, 1);
     until(|| rig.txd(0)[1] & txd::DD != 0);
@@ -54,7 +54,7 @@ fn a_flush_returns_while_the_thread_sleeps() {
         window.unmap(0).unwrap();
         window.flush().unwrap();
     }
-    until(|| rig.device.shared.asleep.load(Ordering::Relaxed));
+    until(|| rig.device.shared.runner.is_asleep());
     // SAFETY: as before.
     unsafe { window.map(0, region.base(), 4096, Access::Both) }.unwrap();
     window.unmap(0).unwrap();
