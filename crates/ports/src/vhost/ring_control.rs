@@ -91,6 +91,8 @@ pub(super) struct RingControl {
     enabled: bool,
     /// The format in which it runs.
     running: Option<Format>,
+    /// It has run since the front end last learned, or said, where it goes on.
+    has_run: bool,
 }
 
 impl RingControl {
@@ -108,6 +110,7 @@ impl RingControl {
             err: None,
             enabled: false,
             running: None,
+            has_run: false,
         }
     }
 
@@ -126,8 +129,9 @@ impl RingControl {
         Ok(())
     }
 
-    pub(super) fn set_base(&mut self, base: u32) -> Result<(), RingRefusal> {
+    pub(super) fn set_base(&mut self, base: u32, around: &Surroundings) -> Result<(), RingRefusal> {
         self.must_stand("the base")?;
+        self.forget_record(around);
         self.base = Some(base);
         Ok(())
     }
@@ -239,7 +243,7 @@ impl RingControl {
             log: self.log(around),
             record: around.record(self.index),
         })?;
-        self.running = Some(format);
+        (self.running, self.has_run) = (Some(format), true);
         Ok(())
     }
 
@@ -248,24 +252,28 @@ impl RingControl {
         self.kick = None;
     }
 
-    /// Stops the ring if it runs, so that it can start again where it stopped. Returns whether it
-    /// ran.
-    pub(super) fn suspend(&mut self) -> bool {
-        let Some(format) = self.running.take() else { return false };
-        if let Some(stopped) = self.slot.stop(PATIENCE) {
+    /// Stops the ring if it runs, so that it can start again where it stopped.
+    pub(super) fn suspend(&mut self) {
+        if let Some(format) = self.running.take()
+            && let Some(stopped) = self.slot.stop(PATIENCE)
+        {
             self.base = Some(stopped.base.to_vring(format));
         }
-        true
     }
 
-    /// Stops the ring, and returns where another device can go on. From then on the front end knows
-    /// that, and the record does not count.
-    pub(super) fn stop(&mut self, around: &Surroundings) -> u32 {
-        // One that was disabled has stopped before.
-        let had_run = self.suspend() || self.kick.is_some();
-        if let Some(record) = around.record(self.index).filter(|_| had_run) {
+    /// The record of a ring that has run does not count once the front end knows where it goes on.
+    fn forget_record(&mut self, around: &Surroundings) {
+        if std::mem::take(&mut self.has_run)
+            && let Some(record) = around.record(self.index)
+        {
             record.clear();
         }
+    }
+
+    /// Stops the ring, and returns where another device can go on.
+    pub(super) fn stop(&mut self, around: &Surroundings) -> u32 {
+        self.suspend();
+        self.forget_record(around);
         self.kick = None;
         let format = around.format();
         self.base.unwrap_or(Base::start(format).to_vring(format))

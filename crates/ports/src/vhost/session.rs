@@ -184,7 +184,7 @@ impl Session {
                 fds.event(true).map(|_| None).map_err(Refusal::from)
             }
             SetVringNum => self.ring_state(payload, |ring, num, _| ring.set_size(num)),
-            SetVringBase => self.ring_state(payload, |ring, num, _| ring.set_base(num)),
+            SetVringBase => self.ring_state(payload, |ring, num, around| ring.set_base(num, around)),
             SetVringEnable => self.ring_state(payload, |ring, num, _| ring.set_enabled(num)),
             SetVringAddr => {
                 let addr = VringAddr::from_bytes(payload)?;
