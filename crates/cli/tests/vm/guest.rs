@@ -187,9 +187,8 @@ impl Guest {
         Ok(Guest { qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0, ready: Cell::new(false) })
     }
 
-    /// A machine whose shell reads. Kernels patch their own code while they boot, and now and then
-    /// QEMU, which emulates two processors at a time, executes half of such a patch: then another
-    /// machine is started.
+    /// A machine whose shell reads. Now and then a kernel dies while it boots, in code that it patches
+    /// at that moment, because QEMU emulates two processors at a time: then another is started.
     #[track_caller]
     pub(crate) fn booted(start: impl Fn() -> Result<Guest, String>) -> Result<Guest, String> {
         for _ in 0..2 {
