@@ -9,6 +9,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use towpath::packet::port::{Calls, Capability, Info, Interface, Layer, Needs, Port, TxLinear};
 use towpath::sandbox::Machine;
+use towpath::wire::ethernet::MacText;
 use towpath::{Opener, Role};
 
 #[derive(Serialize)]
@@ -46,11 +47,10 @@ struct InterfaceReport<'a> {
 
 impl<'a> InterfaceReport<'a> {
     fn new(interface: &'a Interface) -> InterfaceReport<'a> {
-        let hex = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         InterfaceReport {
             name: &interface.name,
             index: interface.index,
-            mac: interface.mac.map(hex),
+            mac: interface.mac.map(|mac| MacText(mac).to_string()),
             driver: &interface.driver,
             queues: interface.queues,
             active_slave: interface.active_slave.as_deref(),

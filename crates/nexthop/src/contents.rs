@@ -1,4 +1,4 @@
-//! What the kernel's messages say: devices, addresses, routes, neighbours.
+//! The contents of the kernel's messages: devices, addresses, routes, neighbours.
 
 use crate::lpm::Prefix;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ pub struct Limits {
     pub devices: usize,
     /// Addresses of interfaces.
     pub addresses: usize,
-    /// Routes; several next hops of one count each.
+    /// Routes; one with several next hops counts once.
     pub routes: usize,
     /// Neighbours.
     pub neighbours: usize,
@@ -56,7 +56,7 @@ pub(crate) enum DeviceKind {
 /// The outer header of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outer {
-    /// Unspecified: as the route to `remote` says.
+    /// Unspecified: the source address of the route to `remote`.
     pub(crate) local: Ipv4Addr,
     pub(crate) remote: Ipv4Addr,
     /// 0: that of the packet inside.
@@ -112,6 +112,9 @@ pub(crate) enum RouteKind {
 pub(crate) struct Hop {
     pub(crate) device: u32,
     pub(crate) gateway: Option<IpAddr>,
+    /// The source address if the route names none (IPv4). [`Fib::new`](crate::table::Fib::new)
+    /// chooses it: no message has it.
+    pub(crate) source: Option<Ipv4Addr>,
     pub(crate) weight: u32,
     pub(crate) dead: bool,
 }

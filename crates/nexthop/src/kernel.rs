@@ -1,7 +1,7 @@
 //! Messages of the kernel: dumps, bounded by [`Limits`], and parsed.
 //!
 //! The messages are read by `netlink-packet-route`. One that it can't read is counted and left out:
-//! a newer kernel may say things that it does not know.
+//! a newer kernel may have messages that it does not know.
 
 use crate::contents::{Address, Contents, Device, DeviceKind, Hop, LimitExceeded, Limits, Outer, Route, RouteKind};
 use crate::lpm::Prefix;
@@ -105,7 +105,7 @@ fn dump_one(socket: &RouteSocket, wanted: &Message, into: &mut Contents, limits:
 }
 
 impl Contents {
-    /// Adds what a message of a dump says.
+    /// Adds the contents of a message of a dump.
     pub(crate) fn add(&mut self, message: Message, limits: &Limits) -> Result<(), LimitExceeded> {
         let check = |n: usize, limit, kind| if n < limit { Ok(()) } else { Err(LimitExceeded { kind, limit }) };
         match message {
@@ -208,7 +208,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
     let mut destination = any;
     let (mut table, mut metric, mut source, mut mtu) = (u32::from(header.table), 0, None, None);
     let dead = header.flags.contains(RouteFlags::Dead);
-    let mut single = Hop { device: 0, gateway: None, weight: 1, dead };
+    let mut single = Hop { device: 0, gateway: None, source: None, weight: 1, dead };
     let mut hops = Vec::new();
     for attribute in &message.attributes {
         match attribute {
@@ -222,8 +222,8 @@ fn route(message: &RouteMessage) -> Option<Route> {
             RouteAttribute::MultiPath(ways) => {
                 for way in ways {
                     let dead = way.flags.contains(RouteNextHopFlags::Dead);
-                    let mut hop =
-                        Hop { device: way.interface_index, gateway: None, weight: u32::from(way.hops) + 1, dead };
+                    let (device, weight) = (way.interface_index, u32::from(way.hops) + 1);
+                    let mut hop = Hop { device, gateway: None, source: None, weight, dead };
                     way.attributes.iter().for_each(|attribute| way_attribute(attribute, &mut hop, &mut kind));
                     hops.push(hop);
                 }

@@ -2,10 +2,10 @@
 //! # How it works
 //!
 //! ```text
-//!   kernel ── notifications ──► watcher thread ── dump ──► Contents ── build ──► Arc<Table>, generation + 1
-//!             links, addresses, routes: read all of it again                        │
-//!             neighbours: one entry changed                                         ▼
-//!             ENOBUFS: read all of it again                        Reader::refresh: one load per burst
+//!   kernel ── notifications ──► watcher thread ── dump ──► Contents ── build ──► Arc<Table>
+//!             links, addresses, routes: read all of it again               generation + 1
+//!             neighbours: one entry changed                                       ▼
+//!             ENOBUFS: read all of it again           Reader::refresh: one load per burst
 //! ```
 //!
 //! Routes that vanish with their interface are not announced by the kernel one by one. So a change
@@ -19,7 +19,7 @@
 //! | `lpm.rs` | longest prefix match by a binary search |
 //! | `source.rs` | the source address that the kernel would choose |
 //! | `kernel.rs` | messages of the kernel, bounded and parsed |
-//! | `contents.rs` | what they say: devices, addresses, routes, neighbours |
+//! | `contents.rs` | their contents: devices, addresses, routes, neighbours |
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

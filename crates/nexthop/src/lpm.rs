@@ -1,12 +1,14 @@
 //! Longest prefix match on an immutable set of prefixes.
 //!
 //! ```text
-//!   10.0.0.0/8 → A, 10.1.0.0/16 → B        boundaries   0.0.0.0  10.0.0.0  10.1.0.0  10.2.0.0  11.0.0.0
-//!                                          value        –        A         B         A         –
+//!   10.0.0.0/8 → A, 10.1.0.0/16 → B
+//!
+//!   boundaries   0.0.0.0  10.0.0.0  10.1.0.0  10.2.0.0  11.0.0.0
+//!   value        –        A         B         A         –
 //! ```
 //!
-//! Prefixes nest or are disjoint. So the answer changes only where one begins or behind its end, and
-//! a lookup is one binary search in the sorted boundaries.
+//! Prefixes nest or are disjoint. So the answer changes only where one begins or behind its end,
+//! and a lookup is one binary search in the sorted boundaries.
 
 use std::net::IpAddr;
 

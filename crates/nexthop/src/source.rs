@@ -2,8 +2,9 @@
 //!
 //! IPv4: `inet_select_addr` (`net/ipv4/devinet.c`): the first primary address of the device in the
 //! gateway's subnet, else its first one, else one of another device. IPv6: `ipv6_dev_get_saddr`
-//! (`net/ipv6/addrconf.c`), the rules of [RFC 6724](https://www.rfc-editor.org/rfc/rfc6724#section-5)
-//! without those about mobile and temporary addresses.
+//! (`net/ipv6/addrconf.c`), the rules of
+//! [RFC 6724](https://www.rfc-editor.org/rfc/rfc6724#section-5) without those about mobile and
+//! temporary addresses.
 
 use crate::contents::Address;
 use crate::lpm::number;

@@ -13,7 +13,7 @@ use crate::contents::{Address, Contents, Device, DeviceKind, Hop, Neighbours, Ro
 use crate::lpm::{Lpm, number};
 use crate::source;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use towpath_wire::emit::{Ip, Link, Template, Tunnel, Udp, UdpChecksum};
 use towpath_wire::ethernet::{self, Mac};
@@ -52,7 +52,7 @@ pub enum Unreachable {
     #[error("no source address")]
     NoSource,
     /// The address of the link layer is not known: [`NextHops::resolve`](crate::NextHops::resolve)
-    /// asks for it.
+    /// has the kernel find it.
     #[error("no neighbour {address} on interface {device}")]
     NoNeighbour {
         /// Index of the interface.
@@ -65,7 +65,7 @@ pub enum Unreachable {
     Unsupported(&'static str),
 }
 
-/// What a route says, without the link layer: what `ip route get` shows.
+/// A route to a destination, without the link layer: what `ip route get` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Path {
@@ -117,8 +117,6 @@ pub(crate) struct Fib {
     devices: HashMap<u32, Device>,
     addresses: Vec<Address>,
     routes: Vec<Route>,
-    /// Of each route's hops, the source if the route names none (IPv4).
-    sources: Vec<Vec<Option<Ipv4Addr>>>,
     v4: [Lpm; TABLES_V4.len()],
     v6: [Lpm; TABLES_V6.len()],
     unreadable: u64,
@@ -134,12 +132,12 @@ impl Fib {
             if route.hops.iter().any(is_usable) {
                 route.hops.retain(is_usable);
             }
+            if route.v4 && route.source.is_none() {
+                for hop in &mut route.hops {
+                    hop.source = source::v4(&addresses, hop.device, hop.gateway, route.scope);
+                }
+            }
         }
-        let sources = routes.iter().map(|route| {
-            let of = |hop: &Hop| source::v4(&addresses, hop.device, hop.gateway, route.scope);
-            if route.v4 { route.hops.iter().map(of).collect() } else { Vec::new() }
-        });
-        let sources = sources.collect();
         let lpm = |v4: bool, table: u32| {
             let mut best: HashMap<_, u32> = HashMap::new();
             for (at, route) in routes.iter().enumerate().filter(|(_, r)| r.v4 == v4 && r.table == table) {
@@ -157,7 +155,7 @@ impl Fib {
         };
         let v4 = TABLES_V4.map(|table| lpm(true, table));
         let v6 = TABLES_V6.map(|table| lpm(false, table));
-        (Fib { v4, v6, sources, devices, addresses, routes, unreadable }, neighbours)
+        (Fib { v4, v6, devices, addresses, routes, unreadable }, neighbours)
     }
 }
 
@@ -191,22 +189,22 @@ impl Table {
         self.neighbours.len()
     }
 
-    /// Messages of the kernel that could not be read: what they say is missing here.
+    /// Messages of the kernel that could not be read: their contents are missing here.
     pub fn unreadable(&self) -> u64 {
         self.fib.unreadable
     }
 
-    /// What the routes say about a destination.
+    /// The route to a destination, with the source address.
     ///
     /// # Errors
     /// [`Unreachable`], without [`NoNeighbour`](Unreachable::NoNeighbour).
     pub fn path(&self, dst: IpAddr) -> Result<Path, Unreachable> {
-        let (at, route) = self.route(dst)?;
-        let (which, hop) = choose(&route.hops, dst).ok_or(Unreachable::NoRoute)?;
+        let route = self.route(dst)?;
+        let hop = choose(&route.hops, dst).ok_or(Unreachable::NoRoute)?;
         let device = self.device(hop.device)?;
         let source = match (route.source, dst) {
             (Some(source), _) => Some(source),
-            (None, IpAddr::V4(_)) => self.fib.sources.get(at).and_then(|of| of.get(which)?.map(IpAddr::V4)),
+            (None, IpAddr::V4(_)) => hop.source.map(IpAddr::V4),
             (None, IpAddr::V6(dst)) => source::v6(&self.fib.addresses, hop.device, dst).map(IpAddr::V6),
         };
         let mtu = route.mtu.map_or(device.mtu, |mtu| mtu.min(device.mtu));
@@ -218,7 +216,7 @@ impl Table {
     /// allocates nothing and calls nothing.
     ///
     /// # Errors
-    /// [`Unreachable`] says why there is none.
+    /// [`Unreachable`]: the reason why there is none.
     pub fn next_hop(&self, dst: IpAddr) -> Result<NextHop, Unreachable> {
         let path = self.path(dst)?;
         let device = self.device(path.device)?;
@@ -266,15 +264,13 @@ impl Table {
         self.fib.devices.get(&index).filter(|device| device.up).ok_or(Unreachable::Down { device: index })
     }
 
-    /// The route to a destination, and its index.
-    fn route(&self, dst: IpAddr) -> Result<(usize, &Route), Unreachable> {
+    fn route(&self, dst: IpAddr) -> Result<&Route, Unreachable> {
         let tables: &[Lpm] = if dst.is_ipv4() { &self.fib.v4 } else { &self.fib.v6 };
         for table in tables {
-            let Some(at) = table.get(dst).map(|at| at as usize) else { continue };
-            let Some(route) = self.fib.routes.get(at) else { continue };
+            let Some(route) = table.get(dst).and_then(|at| self.fib.routes.get(at as usize)) else { continue };
             return match route.kind {
                 RouteKind::Throw => continue,
-                RouteKind::Unicast | RouteKind::Multicast => Ok((at, route)),
+                RouteKind::Unicast | RouteKind::Multicast => Ok(route),
                 RouteKind::Local => Err(Unreachable::Local),
                 RouteKind::Broadcast => Err(Unreachable::Unsupported("a broadcast address")),
                 RouteKind::Blackhole => Err(Unreachable::Refused("blackhole")),
@@ -350,13 +346,13 @@ fn spread(dst: IpAddr) -> u64 {
 }
 
 /// The way of a destination, by the weights: all packets to one address go the same way.
-fn choose(hops: &[Hop], dst: IpAddr) -> Option<(usize, &Hop)> {
+fn choose(hops: &[Hop], dst: IpAddr) -> Option<&Hop> {
     if let [only] = hops {
-        return Some((0, only));
+        return Some(only);
     }
     let total: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
     let mut left = spread(dst).checked_rem(total)?;
-    hops.iter().enumerate().find(|(_, hop)| match left.checked_sub(hop.weight.into()) {
+    hops.iter().find(|hop| match left.checked_sub(hop.weight.into()) {
         Some(rest) => {
             left = rest;
             false

@@ -7,8 +7,7 @@ use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -100,7 +99,7 @@ impl NextHops {
             shared: shared.clone(),
             wake: wake.clone(),
             events,
-            dumps,
+            dumps: Some(dumps),
             limits,
             table,
             retired: Vec::new(),
@@ -131,8 +130,8 @@ impl NextHops {
         self.shared.overruns.load(Ordering::Relaxed)
     }
 
-    /// Has the kernel find a neighbour's address, or confirm one that is stale: an empty datagram to
-    /// its discard port, which takes no privilege. The table has the answer some time later.
+    /// Has the kernel find a neighbour's address, or confirm one that is stale: an empty datagram
+    /// to its discard port, which takes no privilege. The table has the answer some time later.
     ///
     /// # Errors
     /// The error of `sendto(2)`; `Unsupported` for IPv6 without IPv6.
@@ -146,8 +145,8 @@ impl NextHops {
             }
         };
         match socket.send_to(&[], to) {
-            // The answer of the port to an earlier datagram; or the queue of datagrams that wait for
-            // the address is full.
+            // The answer of the port to an earlier datagram; or the queue of datagrams that wait
+            // for the address is full.
             Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock) => {
                 Ok(())
             }
@@ -211,7 +210,7 @@ fn read(socket: &RouteSocket, limits: &Limits, generation: u64) -> io::Result<Ta
     Ok(Table { fib: Arc::new(fib), neighbours, generation })
 }
 
-/// What notifications ask for.
+/// What notifications change.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Changes {
     everything: bool,
@@ -222,7 +221,8 @@ struct Watcher {
     shared: Arc<Shared>,
     wake: Arc<EventFd>,
     events: RouteSocket,
-    dumps: RouteSocket,
+    /// `None` after an answer that was not read to its end.
+    dumps: Option<RouteSocket>,
     limits: Limits,
     table: Arc<Table>,
     /// Tables that readers may still have.
@@ -248,8 +248,10 @@ impl Watcher {
             poll.readable(self.events.as_fd().as_raw_fd());
             poll.readable(self.wake.fd());
             poll.wait(due.map_or(LONGEST, |due| due.saturating_duration_since(now)));
-            let table = self.table.clone();
-            let changes = self.changes(&table.neighbours);
+            let changes = {
+                let table = self.table.clone();
+                self.changes(&table.neighbours)
+            };
             if let Some(neighbours) = changes.neighbours {
                 self.publish(self.table.fib.clone(), neighbours);
             }
@@ -263,16 +265,11 @@ impl Watcher {
     /// overtaken by a change mixes before and after: it is read again, a few times.
     fn read_all(&mut self) -> io::Result<bool> {
         for attempt in 1..=OVERTAKEN {
-            let table = match read(&self.dumps, &self.limits, 0) {
-                Ok(table) => table,
-                Err(error) => {
-                    // The rest of an answer would be taken for the next one's.
-                    if let Ok(socket) = RouteSocket::new(0) {
-                        self.dumps = socket;
-                    }
-                    return Err(error);
-                }
-            };
+            // After an error the socket is closed: the rest of an answer would be taken for the
+            // next one's.
+            let socket = self.dumps.take().map_or_else(|| RouteSocket::new(0), Ok)?;
+            let table = read(&socket, &self.limits, 0)?;
+            self.dumps = Some(socket);
             self.shared.dumps.fetch_add(1, Ordering::Relaxed);
             let changes = self.changes(&table.neighbours);
             if !changes.everything || attempt == OVERTAKEN {

@@ -143,7 +143,8 @@ fn routes(numbers: &mut Numbers, n: usize) -> String {
             _ => "",
         };
         let table = numbers.pick(&["main", "main", "main", "default"]);
-        // A second route with the same metric comes behind the first one; of IPv6 it would be a second way.
+        // A second route with the same metric comes behind the first one; of IPv6 it would be a
+        // second way.
         let verb = if v4 { numbers.pick(&["add", "append"]) } else { "add" };
         let metric = numbers.pick(&["", "metric 10", "metric 20"]);
         // The prefix without the bits behind it.
@@ -160,7 +161,7 @@ fn routes(numbers: &mut Numbers, n: usize) -> String {
 }
 
 /// What the kernel answers about a destination.
-fn ask(socket: &RouteSocket, dst: IpAddr) -> Result<Path2, Unreachable> {
+fn kernel_path(socket: &RouteSocket, dst: IpAddr) -> Result<Path2, Unreachable> {
     let mut message = RouteMessage::default();
     let (family, bits, address) = match dst {
         IpAddr::V4(v4) => (AddressFamily::Inet, 32, RouteAddress::Inet(v4)),
@@ -215,7 +216,7 @@ fn ask(socket: &RouteSocket, dst: IpAddr) -> Result<Path2, Unreachable> {
     Ok(path)
 }
 
-/// What of a [`Path`] the kernel tells.
+/// The part of a [`Path`] that the kernel's answer has.
 #[derive(Debug, PartialEq, Eq)]
 struct Path2 {
     device: u32,
@@ -243,7 +244,7 @@ fn the_table_and_the_kernel_agree_on_random_routes() {
             for round in 0..3 {
                 batch(&ns, &routes(&mut numbers, 300));
                 if round == 2 {
-                    // With the interface go its routes, without a word about each.
+                    // With the interface go its routes, without a notification for each.
                     ns.ip("link set e1 down");
                 }
                 let marker = format!("203.0.113.{round}");
@@ -252,27 +253,28 @@ fn the_table_and_the_kernel_agree_on_random_routes() {
                     reader.refresh();
                     reader.table().path(ip(&marker)).ok()
                 });
-                let mut told = [0; 5];
+                // With a gateway, without one, refused, other errors; late.
+                let mut answers = [0; 5];
                 for i in 0..1500 {
                     let dst = numbers.address(i % 2 == 0);
-                    let kernel = ask(&socket, dst);
+                    let kernel = kernel_path(&socket, dst);
                     if found(reader.table(), dst) != kernel {
                         // The kernel may go on to change things for a moment.
                         until(&format!("seed {seed}, round {round}, {dst}: {kernel:?}"), || {
                             reader.refresh();
                             (found(reader.table(), dst) == kernel).then_some(())
                         });
-                        told[4] += 1;
+                        answers[4] += 1;
                     }
-                    told[match kernel {
+                    answers[match kernel {
                         Ok(Path2 { gateway: Some(_), .. }) => 0,
                         Ok(_) => 1,
                         Err(Unreachable::Refused(_)) => 2,
                         Err(_) => 3,
                     }] += 1;
                 }
-                assert!(told[4] < 10, "the table follows at once: {told:?}");
-                assert!(told.iter().take(3).all(|n| *n > 20), "every kind of answer occurs: {told:?}");
+                assert!(answers[4] < 10, "the table follows at once: {answers:?}");
+                assert!(answers.iter().take(3).all(|n| *n > 20), "every kind of answer occurs: {answers:?}");
             }
             assert_eq!((reader.table().unreadable(), next_hops.overruns()), (0, 0));
         });

@@ -116,9 +116,12 @@ mod tests {
     use super::*;
     use crate::poll::wait_readable;
     use std::time::Duration;
+    use towpath_testing::{Need, needs};
+
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
     #[test]
-    fn the_kernel_dumps_its_interfaces_and_other_processes_are_not_heard() {
+    fn the_kernel_dumps_its_interfaces_and_a_short_buffer_is_an_error() {
         let socket = RouteSocket::new(0).unwrap();
         socket.set_receive_buffer(1 << 20).unwrap();
         let mut buffer = vec![0; 1 << 16];
@@ -129,10 +132,34 @@ mod tests {
         request[4] = libc::RTM_GETLINK as u8;
         request[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
         socket.send(&request).unwrap();
-        wait_readable(socket.as_fd(), Some(Duration::from_secs(30))).unwrap();
+        wait_readable(socket.as_fd(), PATIENCE).unwrap();
         let len = socket.receive(&mut buffer).unwrap().unwrap();
         assert!(len > 32);
         assert_eq!(u16::from_ne_bytes([buffer[4], buffer[5]]), libc::RTM_NEWLINK);
-        assert!(socket.receive(&mut [0; 8]).is_err() || len < 1 << 15, "a short buffer is an error");
+        // The end of the dump, or the answer to another one.
+        socket.send(&request).unwrap();
+        wait_readable(socket.as_fd(), PATIENCE).unwrap();
+        assert_eq!(socket.receive(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn messages_of_other_sockets_than_the_kernels_are_discarded() {
+        // The kernel passes on messages of privileged processes only.
+        if !needs("messages_of_other_sockets_than_the_kernels_are_discarded", &[Need::Root]) {
+            return;
+        }
+        let (socket, other) = (RouteSocket::new(0).unwrap(), RouteSocket::new(0).unwrap());
+        // SAFETY: sockaddr_nl is plain data.
+        let mut address: libc::sockaddr_nl = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut len = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+        // SAFETY: the address and its length describe a sockaddr_nl that lives across the call.
+        check(unsafe { libc::getsockname(socket.0.as_raw_fd(), (&raw mut address).cast(), &mut len) }).unwrap();
+        let message = [0u8; 16];
+        let (bytes, to) = (message.as_ptr().cast(), (&raw const address).cast());
+        // SAFETY: addresses and lengths describe the message and a sockaddr_nl, which are only read.
+        let sent = unsafe { libc::sendto(other.0.as_raw_fd(), bytes, message.len(), 0, to, len) };
+        assert_eq!(check_len(sent).unwrap(), message.len());
+        assert!(wait_readable(socket.as_fd(), PATIENCE).unwrap());
+        assert_eq!(socket.receive(&mut [0; 64]).unwrap(), None);
     }
 }

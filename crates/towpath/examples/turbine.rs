@@ -1,18 +1,21 @@
 //! Sends UDP datagrams to many destinations, as a validator's turbine does: frames are built in
-//! place, each behind the headers of its destination, and leave by an AF_XDP socket beside the host.
+//! place, each behind the headers of its destination, and leave by an AF_XDP socket beside the
+//! host.
 //!
 //! ```text
-//!   NextHops (thread, netlink) ──► Table ──► Template per destination, made again if the table changed
+//!   NextHops (thread, netlink) ──► Table ──► Template per destination, made again after a change
 //!   pool ──► payload, then the headers in front of it ──► TX ring of xdp:IF?rx=off
 //! ```
 //!
 //! ```sh
-//! sudo cargo run --release -p towpath --example turbine -- xdp:eth1 --to 192.0.2.0/24:8001 --rate 100k --seconds 10
+//! sudo cargo run --release -p towpath --example turbine -- xdp:eth1 \
+//!     --to 192.0.2.0/24:8001 --rate 100k --seconds 10
 //! ```
 
 use std::collections::HashSet;
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 use towpath::packet::port::{Calls, Needs, Port, Queues, Start, TxQueue, Wake};
 use towpath::packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
@@ -39,16 +42,16 @@ Usage: turbine PORT --to DESTINATION… [OPTIONS]
   --help
 
 Each payload begins with its number, 8 bytes, big-endian. Needs CAP_NET_RAW; all capabilities are dropped
-before the first datagram. A destination whose neighbour is unknown is asked for, and sent to as soon as it
-answers; one that no route reaches, or one by another interface, is reported.
+before the first datagram. A destination with an unknown neighbour is sent to once that is resolved; one that
+no route reaches, or a route by another interface, is reported.
 ";
 
 /// Datagrams of one call.
 const BURST: usize = 64;
 /// Time after which stale neighbours are confirmed: the kernel sees nothing of this traffic.
 const CONFIRM: Duration = Duration::from_secs(10);
-/// Time between two requests for the same neighbour.
-const ASK: Duration = Duration::from_millis(250);
+/// Time between two resolutions of the same neighbour.
+const RESOLVE: Duration = Duration::from_millis(250);
 /// Most destinations.
 const MAX_DESTINATIONS: usize = 65_536;
 
@@ -58,7 +61,7 @@ struct Args {
     size: usize,
     rate: Option<f64>,
     count: u64,
-    seconds: Option<f64>,
+    time: Option<Duration>,
     source_port: u16,
     checksum: UdpChecksum,
     sandbox: Level,
@@ -66,13 +69,22 @@ struct Args {
 
 type Failure = Box<dyn Error>;
 
-fn number(text: &str) -> Result<f64, Failure> {
+fn parse<T: FromStr>(option: &str, text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|_| format!("{option} {text}: must be a number in its range").into())
+}
+
+/// A number with an optional factor of a thousand or a million.
+fn number(option: &str, text: &str) -> Result<f64, Failure> {
     let (digits, factor) = match text.strip_suffix(['k', 'M']) {
         Some(digits) => (digits, if text.ends_with('k') { 1e3 } else { 1e6 }),
         None => (text, 1.0),
     };
-    let value: f64 = digits.parse().map_err(|_| format!("'{text}' is no number"))?;
-    if value.is_finite() && value >= 0.0 { Ok(value * factor) } else { Err(format!("'{text}' is no number").into()) }
+    let value: f64 = parse(option, digits)?;
+    if value.is_finite() && value >= 0.0 {
+        Ok(value * factor)
+    } else {
+        Err(format!("{option} {text}: must be 0 or more").into())
+    }
 }
 
 /// The addresses of `ADDRESS:PORT`, or of the hosts in `ADDRESS/LEN:PORT`.
@@ -100,7 +112,7 @@ fn args() -> Result<Option<Args>, Failure> {
         size: 1200,
         rate: None,
         count: u64::MAX,
-        seconds: None,
+        time: None,
         source_port: 8000,
         checksum: UdpChecksum::None,
         sandbox: Level::Prefer,
@@ -111,11 +123,15 @@ fn args() -> Result<Option<Args>, Failure> {
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
             "--to" => args.to.extend(destinations(&value()?)?),
-            "--size" => args.size = value()?.parse()?,
-            "--rate" => args.rate = Some(number(&value()?)?),
-            "--count" => args.count = number(&value()?)? as u64,
-            "--seconds" => args.seconds = Some(number(&value()?)?),
-            "--source-port" => args.source_port = value()?.parse()?,
+            "--size" => args.size = parse(&arg, &value()?)?,
+            "--rate" => args.rate = Some(number(&arg, &value()?)?),
+            "--count" => args.count = number(&arg, &value()?)? as u64,
+            "--seconds" => {
+                let seconds = value()?;
+                let time = Duration::try_from_secs_f64(number(&arg, &seconds)?);
+                args.time = Some(time.map_err(|error| format!("{arg} {seconds}: {error}"))?);
+            }
+            "--source-port" => args.source_port = parse(&arg, &value()?)?,
             "--checksum" => args.checksum = UdpChecksum::Full,
             "--sandbox" => {
                 args.sandbox = match value()?.as_str() {
@@ -135,8 +151,8 @@ fn args() -> Result<Option<Args>, Failure> {
     if args.to.len() > MAX_DESTINATIONS || !(8..=1400).contains(&args.size) {
         return Err(format!("--to: at most {MAX_DESTINATIONS} destinations; --size: from 8 to 1400").into());
     }
-    if args.count == u64::MAX && args.seconds.is_none() {
-        args.seconds = Some(10.0);
+    if args.count == u64::MAX && args.time.is_none() {
+        args.time = Some(Duration::from_secs(10));
     }
     Ok(Some(args))
 }
@@ -146,8 +162,8 @@ struct Destination {
     address: IpAddr,
     port: u16,
     headers: Result<Template, Unreachable>,
-    /// When its neighbour was asked for.
-    asked: Option<Instant>,
+    /// Time of the last resolution of its neighbour.
+    resolved: Option<Instant>,
     sent: u64,
 }
 
@@ -190,9 +206,11 @@ impl Frames {
 }
 
 /// Sleeps until frames complete, for a millisecond at most.
-fn rest(tx: &AnyTx, poll: &mut PollSet) {
+fn rest(tx: &mut AnyTx, poll: &mut PollSet) {
     let time = Duration::from_millis(1);
     match tx.wake() {
+        // What completed before the call of `wake` is not signalled.
+        Wake::Readable(_) if tx.reclaim() > 0 => {}
         Wake::Readable(fd) => {
             poll.clear();
             poll.readable(fd);
@@ -222,13 +240,14 @@ fn run(args: &Args) -> Result<(), Failure> {
         address: *address,
         port: *port,
         headers: frames.headers(reader.table(), *address, *port),
-        asked: None,
+        resolved: None,
         sent: 0,
     };
     let mut to: Vec<_> = args.to.iter().map(of).collect();
     let mut poll = PollSet::with_capacity(1);
     let start = Instant::now();
-    let end = args.seconds.map(|seconds| start + Duration::from_secs_f64(seconds));
+    // A time beyond what the clock can express is no limit.
+    let end = args.time.and_then(|time| start.checked_add(time));
     let (mut made, mut next, mut confirmed, mut batch) = (0, 0, start, Batch::<BURST>::new());
     while made < args.count && end.is_none_or(|end| Instant::now() < end) {
         let now = Instant::now();
@@ -247,7 +266,6 @@ fn run(args: &Args) -> Result<(), Failure> {
         let mut looked_at = 0;
         while batch.len() < want && looked_at < to.len().max(BURST) {
             let at = next % to.len();
-            (next, looked_at) = (next + 1, looked_at + 1);
             match &to[at].headers {
                 Ok(headers) => {
                     let Some(packet) = frames.build(&mut cache, headers, made) else { break };
@@ -255,13 +273,14 @@ fn run(args: &Args) -> Result<(), Failure> {
                     (made, to[at].sent) = (made + 1, to[at].sent + 1);
                 }
                 Err(Unreachable::NoNeighbour { device, address }) => {
-                    if to[at].asked.is_none_or(|asked| now - asked > ASK) {
+                    if to[at].resolved.is_none_or(|at| now - at > RESOLVE) {
                         let _ = next_hops.resolve(*device, *address);
-                        to[at].asked = Some(now);
+                        to[at].resolved = Some(now);
                     }
                 }
                 Err(_) => {}
             }
+            (next, looked_at) = (next + 1, looked_at + 1);
         }
         tx.reclaim();
         // What the queue refuses stays in the batch, and goes first in the next turn.

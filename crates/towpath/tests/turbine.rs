@@ -87,7 +87,7 @@ fn datagrams_to_many_destinations_arrive_beside_the_traffic_of_the_host() {
 }
 
 #[test]
-fn its_help_and_its_mistakes_are_told() {
+fn help_is_shown_and_a_mistake_is_named_with_its_option() {
     let run = |arguments: &[&str]| Command::new(turbine()).args(arguments).output().unwrap();
     let help = run(&["--help"]);
     assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("--to DESTINATION"));
@@ -96,6 +96,8 @@ fn its_help_and_its_mistakes_are_told() {
         (&["xdp:e0", "--to", "10.0.0.1"], "ADDRESS:PORT"),
         (&["xdp:e0", "--to", "10.0.0.0/8:1"], "from 16 to 30"),
         (&["xdp:e0", "--to", "10.0.0.1:1", "--sandbox", "x"], "off, prefer or require"),
+        (&["xdp:e0", "--to", "10.0.0.1:1", "--size", "x"], "--size x: must be a number"),
+        (&["xdp:e0", "--to", "10.0.0.1:1", "--seconds", "1e300"], "--seconds 1e300: "),
         (&["null:", "--to", "10.0.0.1:1"], "no interface"),
     ] {
         let output = run(arguments);

@@ -109,7 +109,7 @@ fn routes_that_no_packet_of_ours_takes_are_left_out() {
     let mut way = RouteNextHop::default();
     (way.hops, way.interface_index) = (2, 5);
     ways.attributes = vec![RouteAttribute::MultiPath(vec![way])];
-    assert_eq!(route(&ways).unwrap().hops, [Hop { device: 5, gateway: None, weight: 3, dead: false }]);
+    assert_eq!(route(&ways).unwrap().hops, [Hop { device: 5, gateway: None, source: None, weight: 3, dead: false }]);
 }
 
 #[test]

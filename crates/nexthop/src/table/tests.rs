@@ -3,6 +3,7 @@
 use super::*;
 use crate::contents::Outer;
 use crate::lpm::Prefix;
+use std::net::Ipv4Addr;
 use towpath_wire::ethernet::ethertype;
 
 const MAC: Mac = [2, 0, 0, 0, 0, 1];
@@ -12,7 +13,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Devices: 1 Ethernet with 10.0.0.1/24 and the neighbour 10.0.0.2; others as `kinds` say, each
+/// Devices: 1 Ethernet with 10.0.0.1/24 and the neighbour 10.0.0.2; others of `kinds`, each
 /// with the route 198.18.N.0/24 and the neighbour 198.18.N.2.
 fn table(kinds: &[(u32, DeviceKind)]) -> Table {
     let mut contents = Contents::default();
@@ -31,7 +32,7 @@ fn table(kinds: &[(u32, DeviceKind)]) -> Table {
             deprecated,
             tentative,
         });
-        let hops = vec![Hop { device, gateway: None, weight: 1, dead: false }];
+        let hops = vec![Hop { device, gateway: None, source: None, weight: 1, dead: false }];
         let (kind, scope) = (RouteKind::Unicast, 253);
         contents.routes.push(Route {
             v4: true,

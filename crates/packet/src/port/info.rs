@@ -88,8 +88,8 @@ impl Ability {
 /// The interface of the kernel behind a port, as it was when the port was opened.
 ///
 /// A slave of a bond sends under the address of its [`master`](Interface::master): routes and
-/// neighbours are the master's, and most modes give the slave the master's address. A transmitter on
-/// a slave takes source addresses and next hops from the master.
+/// neighbours are the master's, and most modes give the slave the master's address. A transmitter
+/// on a slave takes source addresses and next hops from the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interface {
@@ -106,7 +106,8 @@ pub struct Interface {
     pub queues: Option<u32>,
     /// The interface that it is a part of: a bond, a bridge.
     pub master: Option<Box<Interface>>,
-    /// Of a bond: the slave that sends, in modes with one active slave. Zero copy is possible there.
+    /// Of a bond: the slave that sends, in modes with one active slave. Zero copy is possible
+    /// there.
     pub active_slave: Option<String>,
 }
 

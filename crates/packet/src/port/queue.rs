@@ -193,7 +193,9 @@ pub trait TxQueue: Send {
         State::Up
     }
 
-    /// What a worker can wait for when the queue is full.
+    /// What a worker can wait for when the queue is full or packets are pending. The worker calls
+    /// this, then [`reclaim`](TxQueue::reclaim) once more, and only then waits: completions before
+    /// this call may not be signalled.
     fn wake(&self) -> Wake {
         Wake::Poll
     }

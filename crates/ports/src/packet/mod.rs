@@ -1,9 +1,13 @@
 //! `packet:IF`: any interface of the kernel, through AF_PACKET sockets.
 //!
 //! ```text
-//!   wire ──► driver ──┬──► the host's stack            wire ◄── driver ◄── qdisc ◄──┬── the host's stack
-//!                     └──► socket ──► PacketRx                               ▲      └ not received by PacketRx
-//!                                     ring                                   └── sendmmsg ◄── PacketTx
+//!   wire ──► driver ──┬──► the host's stack
+//!                     └──► socket ──► PacketRx
+//!                                     ring
+//!
+//!   wire ◄── driver ◄── qdisc ◄──┬── the host's stack
+//!                         ▲      └ not received by PacketRx
+//!                         └── sendmmsg ◄── PacketTx
 //! ```
 //!
 //! * **Copies.** The host receives every packet too: a bridge or route of this port is in addition

@@ -68,8 +68,8 @@ pub struct Config {
     pub queue: u16,
     /// Number of queues from that one on.
     pub queues: u16,
-    /// Whether to receive; `None`: unless the port is opened as an egress only. A port that does not
-    /// receive attaches no program, and leaves the host its traffic.
+    /// Whether to receive; `None`: unless the port is opened as an egress only. A port that does
+    /// not receive attaches no program, and leaves the host its traffic.
     pub receive: Option<bool>,
     /// Run the program in the driver.
     pub native: Want,

@@ -103,11 +103,30 @@ pub(super) fn native_refusal(error: &io::Error) -> &'static str {
 /// The meaning of a driver's error for zero copy.
 pub(super) fn zero_copy_refusal(error: &io::Error, has_program: bool, driver: &str) -> &'static str {
     match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) if driver == "bonding" => " (a bond sends without copies by its slaves only: xdp:SLAVE)",
+        Some(libc::EINVAL) if driver == "virtio_net" => {
+            " (virtio_net has no DMA addresses of the device: QEMU gives it iommu_platform=on)"
+        }
         Some(libc::ENXIO | libc::ENETDOWN | libc::EINVAL) if !has_program => {
             " (some drivers send without copies only beside an XDP program: rx=on, or attach one that passes all frames)"
         }
-        Some(libc::EOPNOTSUPP) if driver == "bonding" => " (a bond sends without copies by its slaves only: xdp:SLAVE)",
-        Some(libc::EINVAL) => " (virtio_net has no DMA addresses of the device: QEMU gives it iommu_platform=on)",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_zero_copy_is_explained_by_driver_and_error() {
+        let hint =
+            |code, has_program, driver| zero_copy_refusal(&io::Error::from_raw_os_error(code), has_program, driver);
+        for has_program in [true, false] {
+            assert!(hint(libc::EINVAL, has_program, "virtio_net").contains("iommu_platform=on"));
+            assert!(hint(libc::EOPNOTSUPP, has_program, "bonding").contains("slaves"));
+        }
+        assert!(hint(libc::ENXIO, false, "ixgbe").contains("rx=on"));
+        assert_eq!(hint(libc::EINVAL, true, "ixgbe"), "");
     }
 }

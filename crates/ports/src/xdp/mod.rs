@@ -1,24 +1,26 @@
 //! `xdp:IF`: an interface's queues through AF_XDP sockets, without libxdp.
 //!
 //! ```text
-//!   driver ── XDP program ──┬── a chosen flow ──► RX ring ──► XdpRx          frames lie in the pool's own memory: between
-//!             (sys::bpf)    └── the rest ──► the host          ▲ FILL ring    process and kernel nothing is copied
+//!   driver ── XDP program ──┬── a chosen flow ──► RX ring ──► XdpRx
+//!             (sys::bpf)    └── the rest ──► the host          ▲ FILL ring
 //!   driver ◄─────────────── sendto ◄── TX ring ◄── XdpTx
 //!                                      COMPLETION ring ──► freed
 //! ```
+//!
+//! Frames lie in the pool's own memory: between process and kernel nothing is copied.
 //!
 //! * **Flows.** Frames for the sockets do not reach the host: all frames of the used queues, or
 //!   only those of `match=`, in the syntax of the [rules](towpath_engine::rules), several flows
 //!   joined by `+`: `match=udp dport 4242+tcp dport 80`. Other queues of the interface stay the
 //!   host's.
-//! * **Only sending.** With `rx=off` no program is attached, and the host keeps all of its traffic. The
-//!   sockets have no RX ring; in copy mode their FILL ring stays empty. A driver in zero-copy mode
-//!   gets buffers there, because it may receive the host's frames into them. Some drivers send
+//! * **Only sending.** With `rx=off` no program is attached, and the host keeps all of its traffic.
+//!   The sockets have no RX ring; in copy mode their FILL ring stays empty. A driver in zero-copy
+//!   mode gets buffers there, because it may receive the host's frames into them. Some drivers send
 //!   without copies only beside a program: any program on the interface will do, also another's.
 //!   Opening takes `CAP_NET_RAW`, see `docs/senders.md`.
-//! * **Bonds.** `xdp:bond0` sends and receives in copy mode, and the bond chooses the slave. Zero copy
-//!   is the slave's: `xdp:eth1`. Its [`Info::interface`] has the bond as `master`, whose address and
-//!   routes are those to send with ([`Interface::source_mac`]).
+//! * **Bonds.** `xdp:bond0` sends and receives in copy mode, and the bond chooses the slave. Zero
+//!   copy is the slave's: `xdp:eth1`. Its [`Info::interface`] has the bond as `master`, whose
+//!   address and routes are those to send with ([`Interface::source_mac`]).
 //! * **Life.** Program, map and sockets are descriptors: a killed process leaves nothing on the
 //!   interface.
 //! * **Modes.** The program runs in the driver (`native`) or in the stack (`generic`); the driver
@@ -48,19 +50,19 @@
 //! |---|---|---|
 //! | `queue`, `queues` | 0, 1 | the first queue, and the number of queues |
 //! | `netns` | that of the process | a name known to `ip netns`, or a path |
-//! | `rx` | on | `off`: only send; a port that is opened as an egress only does not receive either |
+//! | `rx` | on | `off`: only send; a port opened as an egress only does not receive either |
 //! | `native`, `generic`, `zerocopy`, `copy` | prefer | require, prefer or off |
 //! | `mode` | auto | `native` or `generic`: that one or none |
 //! | `frags` | prefer | packets of several fragments, both ways |
 //! | `csum` | prefer | transmitted packets may have partial checksums |
-//! | `timestamps` | off | delays of transmitted packets: two percentiles among the events, see `tx_metadata.rs` |
-//! | `partial` | auto | `on`, `off`: received packets are examined for partial checksums; auto: on a veth |
+//! | `timestamps` | off | two percentiles of the delays of transmitted packets, as events |
+//! | `partial` | auto | `on`, `off`: partial checksums of received packets; auto: on a veth |
 //! | `wakeup` | prefer | the kernel is called only if a ring needs a wakeup |
 //! | `match` | everything | flows to receive |
 //! | `ring` | 2048 | entries of each ring, a power of two |
 //! | `txbudget` | 64 | frames that one call sends |
 //! | `sndbuf` | 4M | bytes of frames that may wait to be transmitted |
-//! | `busypoll`, `busybudget` | off, 64 | busy-poll the driver for this time (`20us`, at most 1s) and this number of frames |
+//! | `busypoll`, `busybudget` | off, 64 | time (`20us`, at most 1s) and frames of a busy poll |
 //! | `promisc` | on | receive frames for any address |
 //! | `stall` | 1s | see above; at least 10ms |
 //! | `selftest` | wake | `off`, `wake` or `frame` |
@@ -70,12 +72,12 @@
 //! | file | |
 //! |---|---|
 //! | `mod.rs`, `config.rs` | the port, its options |
-//! | `probe.rs`, `abilities.rs`, `errors.rs` | tries the modes, reports the abilities, errors with hints |
+//! | `probe.rs`, `abilities.rs`, `errors.rs` | tries the modes; abilities; errors with hints |
 //! | `program.rs` | the XDP program, and the program for `match=` |
 //! | `umem.rs` | the pool's region as UMEM |
 //! | `queue.rs`, `fallback.rs` | the socket and its rings, reopened after a stall, in which mode |
 //! | `rx.rs`, `partial_checksum.rs` | RX and FILL rings; partial checksums of a veth |
-//! | `tx/`, `in_flight_table.rs`, `tx_metadata.rs` | TX and COMPLETION rings; packets in flight; checksum requests, timestamps |
+//! | `tx/`, `in_flight_table.rs`, `tx_metadata.rs` | TX and COMPLETION rings; what is in flight |
 //! | `events.rs` | counted events |
 //! | `live/` | `tx=live`: frames of a program |
 

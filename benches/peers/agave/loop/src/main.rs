@@ -1,5 +1,6 @@
 //! `agave-loop IF CORE SIZE SECONDS DESTINATION…`: datagrams of SIZE bytes to all destinations, by
-//! `agave_xdp::tx_loop`, with a lookup in its router for each, from a thread that fills its channel.
+//! `agave_xdp::tx_loop`, with a lookup in its router for each, from a thread that fills its
+//! channel.
 
 use agave_xdp::device::{NetworkDevice, QueueId};
 use agave_xdp::ecn_codepoint::EcnCodepoint;

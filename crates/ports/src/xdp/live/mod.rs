@@ -1,9 +1,11 @@
 //! `tx=live`: packets become frames of a program that the kernel runs, and never an `sk_buff`.
 //!
 //! ```text
-//!   tx(batch) ── copy ──► memory of a map ── one call: bpf(BPF_PROG_TEST_RUN, live frames, repeat = n) ──┐
-//!                                                                                                        ▼
-//!                          a page of the kernel   ◄── copy ── the program, n times ── redirect ──► ndo_xdp_xmit(device)
+//!   tx(batch) ── copy ──► memory of a map
+//!                              │ one call: bpf(BPF_PROG_TEST_RUN, live frames, repeat = n)
+//!                              ▼
+//!                         the program, n times ── redirect ──► ndo_xdp_xmit(device)
+//!                              └── copy ──► a page of the kernel
 //! ```
 //!
 //! An AF_XDP socket in copy mode costs the kernel an `sk_buff` per frame, 0.9 µs. Here a frame
@@ -16,7 +18,7 @@
 //!   veth that does not accept them drops them without counting. So the device's features are read
 //!   at the start and ten times a second, and refused frames are counted as
 //!   [`DropReason::Refused`].
-//! * **Counters.** The kernel reports nothing about single frames. The device's statistics tell how
+//! * **Counters.** The kernel reports nothing about single frames. The device's statistics show how
 //!   many it dropped: packets are counted as sent or refused when the statistics are read, ten
 //!   times a second and at the end.
 //! * **Frames** of up to 3264 bytes, in one fragment, with complete checksums, because there is no
