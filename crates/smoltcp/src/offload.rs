@@ -1,5 +1,5 @@
-//! What is left to a datapath or a port: the requests of sent packets, and whether a received one is
-//! sound.
+//! What is left to a datapath or a port: requests of sent packets, and whether a received packet
+//! is sound.
 
 use smoltcp::phy::{Checksum, DeviceCapabilities, Medium};
 use std::num::{NonZeroU16, NonZeroUsize};
