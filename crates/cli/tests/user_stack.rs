@@ -18,7 +18,7 @@ use towpath_smoltcp::{Config, Device};
 
 /// The environment variable that makes a process of this test binary the server at a socket.
 const SERVER: &str = "TOWPATH_TEST_SERVER";
-/// An ordinary user (nobody's, in Debian).
+/// A user without rights.
 const USER: u32 = 65534;
 
 #[test]

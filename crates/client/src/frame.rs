@@ -12,8 +12,8 @@ use towpath_packet::xsk_ring::Desc;
 /// The program trusts the datapath with the bytes, as it would trust the kernel with those of an
 /// AF_XDP socket: the datapath writes only to posted frames, and reads only sent ones.
 ///
-/// A received frame tells whether its packet [continues](Frame::continues) and which
-/// [header](Frame::vnet_header) it has. Both are true of the packet that came, and may be false of
+/// A received frame has a mark if its packet [continues](Frame::continues), and its
+/// [header](Frame::vnet_header). Both are true of the packet that came, and may be false of
 /// what the program makes of it: so [`Socket::tx`](crate::Socket::tx) refuses such a frame as
 /// [`Error::Received`](crate::Error::Received) until the program has chosen.
 /// [`forward`](Frame::forward) sends it as it came, [`set_range`](Frame::set_range) and

@@ -22,9 +22,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A received frame knows that its packet continues, or has a header. The program chooses whether
-//! it keeps that before it is sent: two packets cannot grow together, and a header cannot describe
-//! bytes that have changed since, by an oversight. A [`Frame`] says how.
+//! A received frame has a mark that its packet continues, or has a header. The program chooses
+//! whether it keeps that before it is sent: two packets cannot grow together, and a header cannot
+//! describe bytes that have changed since, by an oversight. See [`Frame`].
 //!
 //! Several sockets may use one [`Umem`]: one may send the frame that another one received. Sockets
 //! that [share](Config::share) a session are one application to the datapath.

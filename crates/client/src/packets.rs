@@ -1,5 +1,5 @@
 //! The rules of sent packets, checked before their frames are in the ring: the datapath would drop
-//! such a packet, or end the session, and could not tell the sender which one it was.
+//! such a packet, or end the session, and has no message that names the packet.
 
 use crate::error::Error;
 use crate::frame::Frame;

@@ -62,7 +62,7 @@ impl Umem {
 
     /// Whether both are handles of the same memory.
     #[inline]
-    pub fn is(&self, other: &Umem) -> bool {
+    pub(crate) fn is(&self, other: &Umem) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
@@ -93,12 +93,15 @@ impl Umem {
     #[inline]
     pub(crate) fn locate(&self, address: u64) -> (u64, u64) {
         let chunk = u64::from(self.0.chunk);
-        if self.0.unaligned {
+        let (base, offset) = if self.0.unaligned {
             let Address { base, offset } = Address::of(address);
-            (base / chunk, base % chunk + u64::from(offset))
+            (base, u64::from(offset))
         } else {
-            (address / chunk, address % chunk)
-        }
+            (address, 0)
+        };
+        let index = base / chunk;
+        // The compiler divides again for `%` where a branch separates its use.
+        (index, base - index * chunk + offset)
     }
 
     /// Makes a chunk free, whose frame is dropped.

@@ -1,34 +1,9 @@
 //! The structures of `towpath_gro.h`.
 
 use std::ffi::c_void;
-use towpath_wire::virtio_net::VnetHeader;
 
-/// `struct towpath_gro_offload`: a virtio-net header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-#[allow(missing_docs, reason = "the header describes them")]
-pub struct Offload {
-    pub flags: u8,
-    pub gso_type: u8,
-    pub hdr_len: u16,
-    pub gso_size: u16,
-    pub csum_start: u16,
-    pub csum_offset: u16,
-}
-
-impl From<VnetHeader> for Offload {
-    fn from(header: VnetHeader) -> Offload {
-        let VnetHeader { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = header;
-        Offload { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset }
-    }
-}
-
-impl From<Offload> for VnetHeader {
-    fn from(offload: Offload) -> VnetHeader {
-        let Offload { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = offload;
-        VnetHeader { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset }
-    }
-}
+/// `struct towpath_gro_offload`.
+pub use towpath_wire::virtio_net::VnetHeader as Offload;
 
 /// `struct towpath_gro_config`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 use crate::abi::{self, Offload, Packet, TakePacket};
 use std::ffi::c_void;
 use towpath_gro::{Linear, Segment, Sink};
-use towpath_wire::virtio_net::VnetHeader;
 
 /// The buffer of a packet, which is the engine's until the packet comes back.
 #[derive(Debug)]
@@ -38,7 +37,7 @@ pub(crate) fn check(packet: &Packet) -> bool {
 
 /// The engine's form of an offload of a packet of `len` bytes; `None` if it cannot be true.
 pub(crate) fn offload(offload: Offload, len: usize) -> Option<towpath_gro::Offload> {
-    towpath_gro::Offload::from_virtio(&VnetHeader::from(offload), len).ok()
+    towpath_gro::Offload::from_virtio(&offload, len).ok()
 }
 
 /// The engine's form of a packet that was [checked](check).
@@ -72,7 +71,7 @@ impl ToProgram {
     fn pass(&self, to: TakePacket, packet: Linear<Buffer>) {
         let len = packet.packet_len();
         // An aggregate outside of tunnels, which the engine does not enter here, has a header.
-        let offload = packet.offload().to_virtio(len).unwrap_or_default().into();
+        let offload = packet.offload().to_virtio(len).unwrap_or_default();
         let Buffer { data, capacity, user } = packet.into_buffer();
         let packet = Packet { data, len, capacity, offload, user };
         // SAFETY: the function is the program's, for a packet that lives across the call.

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn towpath_gro_split(
         && let Some(out) = buffer.get_mut(..len)
         && let Some(offload) = split.write(out)
     {
-        let header = Offload::from(offload.to_virtio(len).unwrap_or_default());
+        let header = offload.to_virtio(len).unwrap_or_default();
         // SAFETY: the function is the program's; the bytes and the header live across the call.
         unsafe { segment(context, out.as_ptr(), len, &header) };
         count += 1;

@@ -1,27 +1,28 @@
 //! smoltcp's tokens over a session.
 
-use crate::offload::{CHECKSUM, Request, is_sound, request};
-use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
+use crate::offload::{self, Request, is_sound, request};
+use smoltcp::phy::{self, DeviceCapabilities, PacketMeta};
 use smoltcp::time::{Duration, Instant};
 use std::collections::VecDeque;
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::NonZeroU16;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use towpath_client::protocol::{HEADER, Statistics};
 use towpath_client::{Error, Frame, Sizes, Socket, Umem};
+use towpath_wire::virtio_net::{DATA_VALID, NEEDS_CSUM, VnetHeader};
+use towpath_wire::{ethernet, tcp, vlan};
 
-/// Bytes of a chunk: the most that the protocol knows, for super-packets of that length.
+/// Bytes of a chunk: the most that the protocol has, for super-packets of that length.
 const CHUNK: u32 = 32768;
 /// Bytes in front of a packet, for the request that is written there.
 const HEADROOM: u32 = 16;
 const _: () = assert!(HEADROOM as usize >= HEADER);
 /// Frames in each direction.
 const FRAMES: u32 = 128;
-/// Bytes of the Ethernet header, and of two VLAN tags, which the datapath's longest frame may have.
-const ETHERNET: usize = 14;
-const TAGS: u32 = 8;
+/// Bytes of two VLAN tags, which the datapath's longest frame may have.
+const TAGS: u32 = 2 * vlan::HEADER_LEN as u32;
 
-/// What a stack asks for.
+/// The configuration of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
@@ -29,8 +30,8 @@ pub struct Config {
     pub mtu: usize,
     /// TCP is sent in super-packets, which the port or the datapath segments.
     pub segmentation: bool,
-    /// The packets that the stack wants, as [`towpath_client::Config::rules`]: those of its
-    /// address, and ARP, or `default`.
+    /// The packets for the stack, as [`towpath_client::Config::rules`]: those of its address, and
+    /// ARP, or `default`.
     pub rules: Vec<String>,
 }
 
@@ -97,15 +98,15 @@ impl Device {
     /// send.
     pub fn connect(path: impl AsRef<Path>, config: &Config) -> Result<Device, Error> {
         let umem = Umem::new(2 * FRAMES, CHUNK)?;
-        let wants = towpath_client::Config::default()
+        let session = towpath_client::Config::default()
             .rings(Sizes::all(FRAMES))
             .headroom(HEADROOM)
             .offloads(true)
             .segmentation(config.segmentation)
             .rules(config.rules.clone());
-        let socket = Socket::connect(&umem, path, &wants)?;
+        let socket = Socket::connect(&umem, path, &session)?;
         let longest = socket.welcome().longest.saturating_sub(TAGS).min(CHUNK - HEADROOM) as usize;
-        let longest = longest.saturating_sub(ETHERNET);
+        let longest = longest.saturating_sub(ethernet::HEADER_LEN);
         if !(576..=longest).contains(&config.mtu) {
             return Err(Error::Config(format!("mtu = {}: must be from 576 to {longest}, the port's", config.mtu)));
         }
@@ -134,7 +135,7 @@ impl Device {
             Some(Duration::ZERO) => return Ok(()),
             at_most => at_most,
         };
-        if is_full || self.rx.waiting.is_empty() {
+        if is_full || self.rx.is_empty() {
             self.tx.socket.wait(at_most.map(Into::into))?;
         }
         Ok(())
@@ -169,7 +170,7 @@ impl Device {
         let Device { rx, tx, .. } = self;
         tx.socket.completions(&mut tx.free)?;
         tx.flush();
-        if rx.waiting.is_empty() {
+        if rx.is_empty() {
             tx.socket.fill(&mut rx.spent)?;
             tx.socket.rx(&mut rx.burst)?;
             rx.waiting.extend(rx.burst.drain(..));
@@ -179,17 +180,23 @@ impl Device {
 }
 
 impl Received {
+    /// No packet is complete: there is none, or the datapath has not passed all its frames.
+    fn is_empty(&self) -> bool {
+        self.waiting.iter().all(Frame::continues)
+    }
+
     /// The next sound packet, in `joined` or in its frame.
     fn next(&mut self) -> Option<Packet> {
         loop {
             let first = self.waiting.pop_front()?;
-            let header = first.vnet_header();
+            let known = |header| VnetHeader::from_ne_bytes(&header).flags & (NEEDS_CSUM | DATA_VALID) != 0;
+            let is_known = first.vnet_header().is_some_and(known);
             let packet = if first.continues() { self.join(first)? } else { Packet::Frame(first) };
             let bytes = match &packet {
                 Packet::Frame(frame) => frame.bytes(),
                 Packet::Joined => &self.joined,
             };
-            if is_sound(bytes, header) {
+            if is_sound(bytes, is_known) {
                 return Some(packet);
             }
             self.bad_checksums += 1;
@@ -262,18 +269,7 @@ impl phy::Device for Device {
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = self.mtu + ETHERNET;
-        // Received checksums are known or verified here; that of TCP is completed by the port.
-        capabilities.checksum.tcp = Checksum::None;
-        capabilities.checksum.udp = Checksum::Tx;
-        if self.segmentation {
-            let longest = NonZeroUsize::new((CHUNK - HEADROOM) as usize);
-            capabilities.segmentation.tcpv4 = longest;
-            capabilities.segmentation.tcpv6 = longest;
-        }
-        capabilities
+        offload::capabilities(self.mtu, if self.segmentation { (CHUNK - HEADROOM) as usize } else { 0 })
     }
 }
 
@@ -325,7 +321,7 @@ impl phy::TxToken for TxToken<'_> {
         let _ = frame.set_range(HEADROOM, len as u32)
             && match request {
                 Request::None => true,
-                Request::Checksum(start) => frame.request_checksum(start, CHECKSUM as u16),
+                Request::Checksum(start) => frame.request_checksum(start, tcp::offset::CHECKSUM as u16),
                 Request::Segments(segmentation) => frame.request_segmentation(segmentation),
             };
         self.tx.waiting.push(frame);
@@ -355,5 +351,29 @@ impl AsFd for Device {
 impl AsRawFd for Device {
     fn as_raw_fd(&self) -> RawFd {
         self.tx.socket.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_whose_last_frame_is_missing_is_joined_once_that_has_come() {
+        let umem = Umem::new(2, 256).unwrap();
+        let frame = |bytes: &[u8], continues| {
+            let mut frame = umem.alloc().unwrap();
+            assert!(frame.put(bytes));
+            frame.set_continues(continues);
+            frame
+        };
+        let (first, last) = (frame(&[7; 60], true), frame(&[8; 40], false));
+        let (spent, burst, joined) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rx = Received { waiting: [first].into(), spent, burst, joined, bad_checksums: 0 };
+        assert!(rx.next().is_none() && rx.is_empty(), "more is read");
+        rx.waiting.push_back(last);
+        assert!(!rx.is_empty() && matches!(rx.next(), Some(Packet::Joined)));
+        assert_eq!(rx.joined, [[7; 60].as_slice(), &[8; 40]].concat());
+        assert_eq!((rx.spent.len(), rx.waiting.len(), rx.bad_checksums), (2, 0, 0));
     }
 }

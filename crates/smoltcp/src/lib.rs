@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `device` | [`Device`]: smoltcp's tokens over a session; [`Config`] |
 //! | `port` | [`PortDevice`]: the same over a port of this library: `tap:`, a card |
-//! | `offload` | what a sent packet asks for, and whether a received one is sound |
+//! | `offload` | requests of sent packets, and whether a received packet is sound |
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

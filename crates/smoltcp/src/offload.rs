@@ -1,28 +1,36 @@
-//! What a sent packet asks for, and whether a received one is sound.
+//! What is left to a datapath or a port: requests of sent packets, and whether a received packet
+//! is sound.
 
-use std::num::NonZeroU16;
-use towpath_client::protocol::{HEADER, MAX_SEGMENTS};
+use smoltcp::phy::{Checksum, DeviceCapabilities, Medium};
+use std::num::{NonZeroU16, NonZeroUsize};
+use towpath_client::protocol::MAX_SEGMENTS;
 use towpath_client::{GsoKind, Segmentation};
-use towpath_wire::checksum::{pseudo_v4, pseudo_v6};
+use towpath_wire::checksum::{complete_partial, pseudo_v4};
 use towpath_wire::dissect::{Dissected, Stop, dissect};
 use towpath_wire::ip::protocol::TCP;
 use towpath_wire::offload::LinkKind;
+use towpath_wire::tcp::flags::{FIN, PSH};
 use towpath_wire::verify::verify;
-use towpath_wire::virtio_net::{DATA_VALID, NEEDS_CSUM, VnetHeader};
-use towpath_wire::{Ipv4, Ipv6};
+use towpath_wire::{Ipv4, Ipv6, ethernet, ipv4, ipv6, tcp};
 
-/// Place of the checksum in a TCP header ([RFC 9293 section 3.1]), and that of its flags.
-///
-/// [RFC 9293 section 3.1]: https://www.rfc-editor.org/rfc/rfc9293#section-3.1
-pub(crate) const CHECKSUM: usize = 16;
-const FLAGS: usize = 13;
-/// FIN and PSH, which belong to the last byte of a super-packet.
-const OF_THE_LAST: u8 = 0x01 | 0x08;
+/// A device of Ethernet for IP packets of `mtu` bytes, and super-packets of `longest`; 0 for none.
+pub(crate) fn capabilities(mtu: usize, longest: usize) -> DeviceCapabilities {
+    let mut capabilities = DeviceCapabilities::default();
+    capabilities.medium = Medium::Ethernet;
+    capabilities.max_transmission_unit = mtu + ethernet::HEADER_LEN;
+    // Received checksums are known or verified here; that of TCP is completed behind the device.
+    capabilities.checksum.tcp = Checksum::None;
+    capabilities.checksum.udp = Checksum::Tx;
+    let longest = NonZeroUsize::new(longest);
+    capabilities.segmentation.tcpv4 = longest;
+    capabilities.segmentation.tcpv6 = longest;
+    capabilities
+}
 
-/// What a packet asks for.
+/// The request of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Nothing: it is no TCP segment, and its checksums are complete.
+    /// None: it is no TCP segment, and its checksums are complete.
     None,
     /// The checksum of TCP, from this byte on.
     Checksum(u16),
@@ -30,11 +38,11 @@ pub(crate) enum Request {
     Segments(Segmentation),
 }
 
-/// Writes the sum of the pseudo-header into a TCP segment. Returns what the packet asks for, with
+/// Writes the sum of the pseudo-header into a TCP segment. Returns the packet's request, with
 /// payloads of `size` bytes if it is a super-packet, and the length of what is sent of it.
 ///
-/// A super-packet of more segments than one may ask for, which takes a peer that announces an MSS
-/// of some 50 bytes, is cut: the peer asks for the rest as for any lost segment.
+/// A super-packet of more segments than a request may have, which takes a peer that announces an
+/// MSS of some 50 bytes, is cut: the rest is sent again, as any lost segment.
 pub(crate) fn request(frame: &mut [u8], size: Option<NonZeroU16>) -> (Request, usize) {
     let found = dissect(frame, LinkKind::Ethernet);
     if found.stop != Stop::Complete || found.flow.protocol != TCP {
@@ -47,7 +55,7 @@ pub(crate) fn request(frame: &mut [u8], size: Option<NonZeroU16>) -> (Request, u
     let Some(sum) = frame.get(..len).and_then(|frame| pseudo_sum(frame, &found)) else {
         return (Request::None, len);
     };
-    let at = usize::from(found.l4) + CHECKSUM;
+    let at = usize::from(found.l4) + tcp::offset::CHECKSUM;
     if let Some(field) = frame.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut()) {
         *field = sum.to_be_bytes();
     }
@@ -59,34 +67,35 @@ pub(crate) fn request(frame: &mut [u8], size: Option<NonZeroU16>) -> (Request, u
     (request, len)
 }
 
-/// Cuts a super-packet to the most segments that one may ask for. Returns its length.
+/// Cuts a super-packet to the most segments of a request. Returns its length.
 fn cut(frame: &mut [u8], found: &Dissected, size: usize) -> usize {
     let longest = usize::from(found.payload) + size * MAX_SEGMENTS;
     if frame.len() <= longest {
         return frame.len();
     }
-    if let Some(flags) = frame.get_mut(usize::from(found.l4) + FLAGS) {
-        *flags &= !OF_THE_LAST;
+    if let Some(flags) = frame.get_mut(usize::from(found.l4) + tcp::offset::FLAGS) {
+        // They belong to the last byte.
+        *flags &= !(FIN | PSH);
     }
     // No overflow: the frame is longer, and has less than 64 KiB.
     let (l3, l4) = (usize::from(found.l3), usize::from(found.l4));
-    let (at, value) = if found.is_ipv4() { (l3 + 2, longest - l3) } else { (l3 + 4, longest - l3 - 40) };
+    let (at, value) = if found.is_ipv4() {
+        (l3 + ipv4::offset::TOTAL_LEN, longest - l3)
+    } else {
+        (l3 + ipv6::offset::PAYLOAD_LEN, longest - l3 - ipv6::HEADER_LEN)
+    };
     if let Some(field) = frame.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut()) {
         *field = (value as u16).to_be_bytes();
     }
     if let Some(header) = frame.get_mut(l3..l4).filter(|_| found.is_ipv4()) {
-        write_ipv4_checksum(header);
+        let at = ipv4::offset::CHECKSUM;
+        if let Some(field) = header.get_mut(at..at + 2) {
+            field.fill(0);
+        }
+        // The field is inside: the header was dissected.
+        let _ = complete_partial(header, 0, at);
     }
     longest
-}
-
-/// Completes the checksum of an IPv4 header.
-fn write_ipv4_checksum(header: &mut [u8]) {
-    if let Some(field) = header.get_mut(10..12) {
-        field.fill(0);
-    }
-    // The field is inside: the header was dissected.
-    let _ = towpath_wire::checksum::complete_partial(header, 0, 10);
 }
 
 /// The sum of a segment's pseudo-header; `None` if the packet has no IP header.
@@ -97,22 +106,21 @@ fn pseudo_sum(frame: &[u8], found: &Dissected) -> Option<u16> {
         let ip = Ipv4::parse(packet).ok()?;
         Some(pseudo_v4(ip.src(), ip.dst(), TCP, len))
     } else {
-        let ip = Ipv6::parse(packet).ok()?;
-        Some(pseudo_v6(ip.src(), ip.dst(), TCP, len))
+        Some(Ipv6::parse(packet).ok()?.pseudo_sum(TCP, len))
     }
 }
 
 /// Whether the checksums of a received packet are right, or need not be: a packet of this machine
-/// has none until it leaves. `header` is what the datapath knows of it.
-pub(crate) fn is_sound(frame: &[u8], header: Option<[u8; HEADER]>) -> bool {
-    let flags = header.map_or(0, |header| VnetHeader::from_ne_bytes(&header).flags);
-    flags & (NEEDS_CSUM | DATA_VALID) != 0 || verify(frame, LinkKind::Ethernet).is_sound()
+/// has none until it leaves. `is_known`: the datapath or the port vouches for them.
+pub(crate) fn is_sound(frame: &[u8], is_known: bool) -> bool {
+    is_known || verify(frame, LinkKind::Ethernet).is_sound()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
+    use towpath_wire::tcp::offset::CHECKSUM;
 
     /// A packet as the stack writes it: without a checksum of TCP, unless it is complete.
     fn packet(ip: Ip, transport: Transport<'_>, payload: usize, checksums: Checksums) -> Vec<u8> {
@@ -170,15 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_checksum_is_found_unless_the_datapath_knows_better() {
+    fn a_wrong_checksum_is_found_unless_it_is_known_to_be_right() {
         let mut frame = packet(V4(), tcp(0x10), 100, Checksums::Full);
-        assert!(is_sound(&frame, None));
+        assert!(is_sound(&frame, false));
         frame[60] ^= 1;
-        assert!(!is_sound(&frame, None));
-        let header = |flags| VnetHeader { flags, ..VnetHeader::default() }.to_ne_bytes();
-        assert!(!is_sound(&frame, Some(header(0))));
-        for known in [NEEDS_CSUM, DATA_VALID] {
-            assert!(is_sound(&frame, Some(header(known))));
-        }
+        assert!(!is_sound(&frame, false) && is_sound(&frame, true));
     }
 }

@@ -1,24 +1,23 @@
 //! smoltcp's tokens over a port of this library, in this process.
 
 use crate::device::Counts;
-use crate::offload::{CHECKSUM, Request, is_sound, request};
-use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
+use crate::offload::{self, Request, is_sound, request};
+use smoltcp::phy::{self, DeviceCapabilities, PacketMeta};
 use smoltcp::time::{Duration, Instant};
 use std::collections::VecDeque;
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::NonZeroU16;
 use towpath_engine::software_offload::SoftwareOffload;
 use towpath_packet::port::{Layer, Port, PortError, Queues, RxQueue, Start, TxQueue, Wake};
-use towpath_packet::{self as packet, Batch, Cache, Direction, Gso, Offloads, Packet, Pool, PoolConfig};
+use towpath_packet::{self as packet, Batch, Cache, Direction, Floors, Gso, Offloads, Packet, Pool, PoolConfig};
 use towpath_sys::poll::PollSet;
 use towpath_wire::offload::LinkKind;
-use towpath_wire::virtio_net::{DATA_VALID, VnetHeader};
+use towpath_wire::tcp;
 
 /// A chunk holds a super-packet of almost 64 KiB.
 const CHUNK: usize = 65472;
-/// Chunks, in both directions.
+/// Chunks, in both directions, and those that a port's receive ring leaves to what is sent.
 const CHUNKS: usize = 512;
-/// Bytes of the Ethernet header.
-const ETHERNET: usize = 14;
+const TX_CHUNKS: usize = CHUNKS / 8;
 /// The longest sleep: bounds the time until the end of a port is noticed.
 const LONGEST: std::time::Duration = std::time::Duration::from_millis(100);
 /// The sleep for a port that cannot wake its reader.
@@ -87,7 +86,8 @@ impl<R: RxQueue, T: TxQueue> PortDevice<R, T> {
         if layer == Layer::Ip {
             return Err(Error::Layer(name));
         }
-        let pool = Pool::new(PoolConfig::default().capacity(CHUNKS).chunk(CHUNK))?;
+        let pool =
+            Pool::new(PoolConfig::default().capacity(CHUNKS).chunk(CHUNK).floors(Floors { rx: 0, tx: TX_CHUNKS }))?;
         let cache = pool.cache(Direction::Tx)?;
         let of_offload = pool.cache(Direction::Tx)?;
         let accept = Offloads::CSUM.with(Offloads::GSO);
@@ -171,8 +171,7 @@ impl<R: RxQueue> Received<R> {
                 packet.copy_to(0, &mut self.joined);
             }
             let bytes = if is_joined { &self.joined } else { packet.linear() };
-            let known = VnetHeader { flags: DATA_VALID, ..VnetHeader::default() }.to_ne_bytes();
-            if is_sound(bytes, (packet.csum() != packet::Checksum::Unknown).then_some(known)) {
+            if is_sound(bytes, packet.csum() != packet::Checksum::Unknown) {
                 return Some(packet);
             }
             self.bad_checksums += 1;
@@ -224,11 +223,10 @@ impl<R: RxQueue, T: TxQueue> phy::Device for PortDevice<R, T> {
     fn receive(&mut self, _timestamp: Instant) -> Option<(PortRxToken<'_>, PortTxToken<'_, T>)> {
         self.tx.flush();
         self.rx.turn();
-        if self.tx.written.room() == 0 {
-            return None;
-        }
-        let packet = self.rx.next(&mut self.tx.cache)?;
-        Some((PortRxToken { packet, joined: &self.rx.joined }, self.tx.token()?))
+        // First, because a packet without a token for its answer would be lost.
+        let token = self.tx.token()?;
+        let packet = self.rx.next(&mut token.tx.cache)?;
+        Some((PortRxToken { packet, joined: &self.rx.joined }, token))
     }
 
     fn transmit(&mut self, _timestamp: Instant) -> Option<PortTxToken<'_, T>> {
@@ -237,16 +235,8 @@ impl<R: RxQueue, T: TxQueue> phy::Device for PortDevice<R, T> {
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = self.mtu + ETHERNET;
-        capabilities.checksum.tcp = Checksum::None;
-        capabilities.checksum.udp = Checksum::Tx;
         // An IP packet has at most 64 KiB.
-        let longest = NonZeroUsize::new((CHUNK - self.tx.cache.headroom()).min(65535));
-        capabilities.segmentation.tcpv4 = longest;
-        capabilities.segmentation.tcpv6 = longest;
-        capabilities
+        offload::capabilities(self.mtu, (CHUNK - self.tx.cache.headroom()).min(65535))
     }
 }
 
@@ -293,7 +283,7 @@ impl<T: TxQueue> phy::TxToken for PortTxToken<'_, T> {
             }
         };
         if let Some(start) = start {
-            packet.set_csum(packet::Checksum::Partial { start, offset: CHECKSUM as u8 });
+            packet.set_csum(packet::Checksum::Partial { start, offset: tcp::offset::CHECKSUM as u8 });
         }
         packet.set_gso(gso);
         // A token has room in the batch.
@@ -312,5 +302,101 @@ impl<T: TxQueue> Drop for PortTxToken<'_, T> {
         if let Some(packet) = self.packet.take() {
             self.tx.cache.free(packet);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smoltcp::phy::{Device, TxToken};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use towpath_packet::Counters;
+    use towpath_packet::port::{Info, Needs, State};
+
+    /// A port that receives one packet, keeps all other chunks that it gets, and sends nothing until
+    /// it is open.
+    struct Full(Info, Arc<AtomicBool>);
+
+    struct FullRx {
+        _kept: Vec<Packet>,
+        packet: Option<Packet>,
+        counters: Arc<Counters>,
+    }
+
+    struct FullTx(Arc<AtomicBool>, Arc<Counters>);
+
+    impl Port for Full {
+        type Rx = FullRx;
+        type Tx = FullTx;
+
+        fn info(&self) -> &Info {
+            &self.0
+        }
+
+        fn needs(&self) -> Needs {
+            Needs::none()
+        }
+
+        fn start(self, start: Start) -> Result<Queues<FullRx, FullTx>, PortError> {
+            let mut cache = start.pool.cache(Direction::Rx).unwrap();
+            let packet = Packet::copy_from(&mut cache, &[0; 60]);
+            let kept = std::iter::from_fn(|| cache.alloc()).collect();
+            let rx = FullRx { _kept: kept, packet, counters: Arc::default() };
+            Ok(Queues { rx: vec![rx], tx: vec![FullTx(self.1, Arc::default())] })
+        }
+    }
+
+    impl RxQueue for FullRx {
+        fn rx(&mut self, out: &mut Batch) -> usize {
+            self.packet.take().map_or(0, |packet| usize::from(out.push(packet).is_ok()))
+        }
+
+        fn wake(&self) -> Wake {
+            Wake::Never
+        }
+
+        fn counters(&self) -> &Arc<Counters> {
+            &self.counters
+        }
+    }
+
+    impl TxQueue for FullTx {
+        fn tx(&mut self, batch: &mut Batch) -> usize {
+            let n = if self.0.load(Relaxed) { batch.len() } else { 0 };
+            batch.drain_front(n).count()
+        }
+
+        fn offloads(&self) -> Offloads {
+            Offloads::ALL
+        }
+
+        fn state(&self) -> State {
+            State::Up
+        }
+
+        fn wake(&self) -> Wake {
+            Wake::Never
+        }
+
+        fn counters(&self) -> &Arc<Counters> {
+            &self.1
+        }
+    }
+
+    #[test]
+    fn a_large_receive_ring_leaves_memory_to_send_and_a_packet_waits_for_that_of_its_answer() {
+        let open = Arc::new(AtomicBool::new(false));
+        let port = Full(Info::new("full", Layer::Ethernet, 1500), open.clone());
+        let mut device = PortDevice::start(port).unwrap();
+        let mut sent = 0;
+        while let Some(token) = device.transmit(Instant::ZERO) {
+            token.consume(60, |_| ());
+            sent += 1;
+        }
+        assert!(sent >= TX_CHUNKS && device.tx.written.room() > 0, "{sent}: memory is what is missing");
+        assert!(device.receive(Instant::ZERO).is_none());
+        open.store(true, Relaxed);
+        assert!(device.receive(Instant::ZERO).is_some());
     }
 }

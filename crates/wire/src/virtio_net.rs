@@ -37,8 +37,9 @@ const MAX_GSO_START: u16 = 8192;
 /// A `gso_size` with a meaning of its own in Linux.
 const GSO_BY_FRAGS: u16 = 0xffff;
 
-/// A virtio-net header, field by field.
+/// A virtio-net header, field by field: laid out as in C, in the host's byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
 pub struct VnetHeader {
     /// [`NEEDS_CSUM`], [`DATA_VALID`]; other bits have no meaning here.
     pub flags: u8,

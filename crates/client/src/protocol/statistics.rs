@@ -45,12 +45,6 @@ macro_rules! statistics {
                     $(Statistic::$variant => self.$field,)*
                 }
             }
-
-            /// What was counted since `before`, an earlier reading.
-            #[must_use]
-            pub const fn since(&self, before: &Statistics) -> Statistics {
-                Statistics { $($field: self.$field.wrapping_sub(before.$field),)* }
-            }
         }
     };
 }
