@@ -132,6 +132,10 @@ impl<R: RxQueue, T: TxQueue> PortDevice<R, T> {
                 Wake::Readable(fd) => self.poll.readable(fd),
                 _ => time = time.min(POLL),
             }
+            // What completed before the queue was armed is not announced.
+            if self.tx.queue.reclaim() > 0 {
+                return Ok(());
+            }
         }
         // A queue whose other side signals only now and then has been asked to.
         self.rx.turn();
