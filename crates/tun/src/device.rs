@@ -118,11 +118,11 @@ impl Device {
     /// it, in that of the calling thread.
     ///
     /// ```no_run
-    /// # use std::os::fd::OwnedFd;
-    /// # fn of_the_supervisor() -> OwnedFd { unimplemented!() }
-    /// let mut device = towpath_tun::Device::from_fd(of_the_supervisor())?;
+    /// # fn example(fd: std::os::fd::OwnedFd) -> Result<(), towpath_tun::Error> {
+    /// let mut device = towpath_tun::Device::from_fd(fd)?;
     /// let queue = device.queue()?;
-    /// # Ok::<(), towpath_tun::Error>(())
+    /// # Ok(())
+    /// # }
     /// ```
     ///
     /// # Errors

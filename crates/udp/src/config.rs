@@ -61,8 +61,8 @@ pub struct UdpInfo {
     pub segmentation: bool,
     /// Datagrams are coalesced (`UDP_GRO`).
     pub gro: bool,
-    /// Bytes of datagrams that may wait in the kernel to be received. Fewer than the configuration
-    /// asks for: `net.core.rmem_max` limits them, or `CAP_NET_ADMIN` is missing.
+    /// Bytes of datagrams that may wait in the kernel to be received. Fewer than configured:
+    /// `net.core.rmem_max` limits them, or `CAP_NET_ADMIN` is missing.
     pub receive_buffer: usize,
     /// Bytes of datagrams that may wait in the kernel to be sent; limited by `net.core.wmem_max`.
     pub send_buffer: usize,

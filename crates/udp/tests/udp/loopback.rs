@@ -119,7 +119,7 @@ fn a_connected_socket_is_taken_over_and_an_icmp_error_costs_no_datagram() {
     socket.connect(to).unwrap();
     let mut a = UdpBatch::new(socket, &UdpConfig::default()).unwrap();
     drop(peer);
-    a.sender.push(&Path::to(to), b"nobody").unwrap();
+    a.sender.push(&Path::to(to), b"lost").unwrap();
     flush(&mut a);
     // The port is unreachable; the error waits in the socket.
     let mut b = bind(&to.to_string(), &UdpConfig::default());
