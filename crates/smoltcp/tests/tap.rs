@@ -14,6 +14,15 @@ use towpath_testing::{Namespace, Need, needs};
 
 const LEN: u64 = 8 << 20;
 
+/// Ends the server when the client is done, also if it panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Gets all bytes, and compares them.
 fn get() {
     let mut stream = TcpStream::connect("10.78.0.2:8080").unwrap();
@@ -43,8 +52,8 @@ fn a_stack_on_a_tap_gives_the_kernel_every_byte_with_and_without_offloads() {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                let _over = Over(&over);
                 near.inside(get);
-                over.store(true, Ordering::Relaxed);
             });
             let end = server::serve(&mut device, "10.78.0.2/24".parse().unwrap(), |device, delay| {
                 device.wait(delay).unwrap();

@@ -199,6 +199,7 @@ pub(super) fn open_session(
         umem: umem.clone(),
         rx_ring: rings.rx_view,
         closed: AtomicBool::new(false),
+        broken: AtomicBool::new(false),
         notifier: waker.notifier.clone(),
         events: events.clone(),
         user: peer.uid,
@@ -239,6 +240,7 @@ pub(super) fn open_session(
         unsubmitted: false,
         completion_full: false,
         stall: Stall::None,
+        rest: None,
     };
     let app_rx = AppRx {
         session: session.clone(),

@@ -49,6 +49,10 @@
 //! checksum or for segmentation, which the egress does, or the route. The headers of a super-packet
 //! (at most 256 bytes) are always copied: they are checked, and must not change afterwards.
 //!
+//! What an application submitted before it left or was killed is still sent, at most its ring once.
+//! What the COMPLETION ring or the buffers have no room for then is counted as
+//! `descriptors-unsent`. Nothing behind a breach of the protocol is sent.
+//!
 //! **Receiving** copies once, into chunks that the application posted. An application that takes
 //! super-packets and partial checksums gets them as they are, with a virtio-net header. The others
 //! get finished frames.

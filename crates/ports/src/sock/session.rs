@@ -54,6 +54,8 @@ pub(super) struct Session {
     pub(super) rx_ring: Mapped<Desc>,
     pub(super) wakeup: Wakeup,
     pub(super) closed: AtomicBool,
+    /// The application broke the protocol: nothing more is taken out of its rings.
+    pub(super) broken: AtomicBool,
     /// Wakes the queue that writes completions.
     pub(super) notifier: Arc<Notifier>,
     pub(super) events: Arc<PortEvents>,
@@ -133,7 +135,10 @@ impl Session {
     #[cold]
     pub(super) fn fail(&self, fault: Fault) {
         self.events.count(fault);
+        // Relaxed: `close` publishes it, or `change` if the session was closed before.
+        self.broken.store(true, Ordering::Relaxed);
         self.end(fault.name());
+        self.events.change();
     }
 
     /// Ends the session, and closes its connection.
@@ -198,6 +203,11 @@ impl SessionRings {
 /// What a queue has of a session.
 pub(super) trait SessionHalf: Send {
     fn session(&self) -> &Session;
+
+    /// Whether the queue has no more to do for it.
+    fn is_done(&self) -> bool {
+        self.session().is_closed()
+    }
 }
 
 /// The sessions of a queue, in the order in which they were opened. The server thread adds them by
@@ -222,7 +232,8 @@ impl<H: SessionHalf> SessionList<H> {
         SessionList { halves: Vec::with_capacity(sessions), added, removed, changes: 0 }
     }
 
-    /// Adds new sessions and removes closed ones. Returns whether a session of the port changed.
+    /// Adds new sessions and removes those that are done. Returns whether a session of the port
+    /// changed.
     #[inline]
     pub(super) fn sync(&mut self, shared: &PortShared) -> bool {
         let changes = shared.events.changes();
@@ -243,7 +254,7 @@ impl<H: SessionHalf> SessionList<H> {
         }
         let mut i = 0;
         while let Some(half) = self.halves.get(i) {
-            if half.session().is_closed() {
+            if half.is_done() {
                 drop(self.removed.push(self.halves.remove(i)));
                 shared.wake_server();
             } else {

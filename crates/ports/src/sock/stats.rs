@@ -50,6 +50,8 @@ pub(super) struct PortEvents {
     pub(super) files: AtomicU64,
     /// Invalid descriptors that sessions with `skip_invalid` lost.
     pub(super) skipped: AtomicU64,
+    /// Descriptors of sessions that ended before they could be taken.
+    pub(super) unsent: AtomicU64,
     pub(super) too_long: AtomicU64,
     /// Frames with a source address that their user may not send from.
     pub(super) spoofed: AtomicU64,
@@ -102,6 +104,7 @@ impl PortEvents {
             (Fault::Chunk.name(), &self.chunk),
             (Fault::Files.name(), &self.files),
             ("descriptors-skipped", &self.skipped),
+            ("descriptors-unsent", &self.unsent),
             ("frame-length", &self.too_long),
             ("spoofed", &self.spoofed),
             ("copies", &self.copies),

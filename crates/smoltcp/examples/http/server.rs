@@ -87,6 +87,12 @@ impl Connection {
     }
 }
 
+fn turn(connections: &mut [Connection], sockets: &mut SocketSet<'_>) {
+    for connection in connections {
+        connection.turn(sockets.get_mut(connection.socket));
+    }
+}
+
 /// Serves on a device until `wait` returns its end.
 pub(crate) fn serve<D: Device, E>(
     device: &mut D,
@@ -105,11 +111,11 @@ pub(crate) fn serve<D: Device, E>(
             Connection::new(sockets.add(tcp::Socket::new(buffer(BUFFERS.0), buffer(BUFFERS.1))))
         })
         .collect();
+    // They listen before the first frame is received, which may be a client's.
+    turn(&mut connections, &mut sockets);
     loop {
         interface.poll(Instant::now(), device, &mut sockets);
-        for connection in &mut connections {
-            connection.turn(sockets.get_mut(connection.socket));
-        }
+        turn(&mut connections, &mut sockets);
         wait(device, interface.poll_delay(Instant::now(), &sockets))?;
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct AppTx {
     pub(crate) completion_full: bool,
     /// Why descriptors stayed in the TX ring.
     pub(crate) stall: Stall,
+    /// After the end of the session: descriptors that were submitted before it, and not taken.
+    pub(crate) rest: Option<u32>,
 }
 
 /// Why descriptors stay in a TX ring.
@@ -77,6 +79,10 @@ pub(crate) enum Stall {
 impl SessionHalf for AppTx {
     fn session(&self) -> &Session {
         &self.session
+    }
+
+    fn is_done(&self) -> bool {
+        self.session.is_closed() && (self.rest == Some(0) || self.session.broken.load(Ordering::Relaxed))
     }
 }
 
@@ -108,6 +114,38 @@ impl AppTx {
             self.session.notify_completions();
         }
         done
+    }
+
+    /// Takes what the application submitted before it left, at most once the ring: it needs not wait
+    /// for the datapath before it exits. What there is no memory for, or no room for a completion,
+    /// is counted.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn poll_rest(
+        &mut self,
+        room: usize,
+        plan: CopyPlan,
+        cache: &mut Cache,
+        out: &mut Batch,
+        totals: &mut RxTotals,
+    ) -> Result<usize, Fault> {
+        if self.is_done() {
+            return Ok(0);
+        }
+        let before = self.tx.waiting();
+        let rest = self.rest.unwrap_or(before);
+        let polled = self.poll(room.min(rest as usize), plan, cache, out, totals)?;
+        // Whoever still has the ring may submit more: that only ends this earlier.
+        let taken = before.saturating_sub(self.tx.waiting());
+        let rest = rest.saturating_sub(taken);
+        if taken > 0 && rest > 0 {
+            self.rest = Some(rest);
+        } else {
+            self.rest = Some(0);
+            self.session.events.unsent.fetch_add(rest.into(), Ordering::Relaxed);
+            self.session.events.change();
+        }
+        Ok(polled)
     }
 
     /// Whether the queue has work that nothing will announce: completions to write, descriptors that

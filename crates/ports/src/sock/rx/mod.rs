@@ -91,7 +91,7 @@ impl SockRx {
         self.waker.epoll.fd()
     }
 
-    /// Adds new sessions and removes closed ones.
+    /// Adds new sessions and removes those that are done.
     #[inline]
     fn sync_sessions(&mut self) {
         if self.apps.sync(&self.shared) {
@@ -143,16 +143,15 @@ impl RxQueue for SockRx {
         let (mut totals, mut faults) = (RxTotals::default(), 0);
         let SockRx { apps, turns, plan, cache, .. } = self;
         turns.burst(apps, out.room(), |app, most| {
-            let mut descriptors = 0;
-            if !app.session.is_closed() {
-                match app.poll(most, *plan, cache, out, &mut totals) {
-                    Ok(n) => descriptors = n,
-                    Err(fault) => {
-                        app.session.fail(fault);
-                        faults += 1;
-                    }
-                }
-            }
+            let taken = match app.session.is_closed() {
+                false => app.poll(most, *plan, cache, out, &mut totals),
+                true => app.poll_rest(most, *plan, cache, out, &mut totals),
+            };
+            let descriptors = taken.unwrap_or_else(|fault| {
+                app.session.fail(fault);
+                faults += 1;
+                0
+            });
             Taken { descriptors, room: out.room() }
         });
         if faults > 0 {

@@ -8,7 +8,7 @@ use towpath_sys::memfd;
 
 impl Rig {
     /// What all users have of a resource.
-    fn usage(&self, resource: &str) -> Usage {
+    pub(super) fn usage(&self, resource: &str) -> Usage {
         let none = Usage::new(None, "", 0, 0, 0);
         let all = self.control.usage().into_iter().find(|usage| usage.user.is_none() && usage.resource == resource);
         all.unwrap_or(none)
