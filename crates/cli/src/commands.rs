@@ -63,6 +63,11 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
             clap_complete::generate(shell, &mut Args::command(), "towpath", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Man { directory } => {
+            clap_mangen::generate_to(Args::command(), &directory)
+                .map_err(|error| format!("the man pages can't be written to {}: {error}", directory.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

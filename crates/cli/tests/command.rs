@@ -187,7 +187,7 @@ fn errors_name_the_option_the_value_and_the_rule() {
     }
 }
 
-const COMMANDS: [&str; 7] = ["fwd", "gen", "sink", "record", "replay", "probe", "completions"];
+const COMMANDS: [&str; 8] = ["fwd", "gen", "sink", "record", "replay", "probe", "completions", "man"];
 
 #[test]
 fn help_names_every_command_and_shows_how_ports_are_written() {
@@ -211,6 +211,19 @@ fn completions_know_every_command_in_every_shell() {
             assert!(script.contains(name), "{shell}: {name} is missing");
         }
     }
+}
+
+#[test]
+fn every_command_has_a_man_page_and_a_directory_that_is_missing_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    run(&["man", directory.path().to_str().unwrap()]).code(0);
+    for name in COMMANDS {
+        let page = std::fs::read_to_string(directory.path().join(format!("towpath-{name}.1"))).unwrap();
+        assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}: {page}");
+    }
+    assert!(std::fs::read_to_string(directory.path().join("towpath.1")).unwrap().contains("scheme:target"));
+    let refused = run(&["man", "/a/directory/that/is/missing"]).code(2);
+    assert!(refused.stderr.contains("/a/directory/that/is/missing"), "{}", refused.stderr);
 }
 
 #[test]

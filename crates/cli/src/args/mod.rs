@@ -124,6 +124,13 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write the man pages, towpath.1 and one for each command, into a directory
+    #[command(after_help = "Example:\n  towpath man /usr/local/share/man/man1")]
+    Man {
+        /// The directory, which exists
+        #[arg(value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+    },
 }
 
 /// `towpath fwd`.

@@ -103,7 +103,7 @@ impl Alone {
     #[track_caller]
     pub(crate) fn start(&self, name: &str, memory: u32, devices: impl FnOnce(&mut Command)) -> Guest {
         let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", &memory.to_string()]);
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2", "-m", &memory.to_string()]);
         devices(&mut qemu);
         Guest::start(qemu, name, &self.kernel, &self.initrd).unwrap_or_else(|why| panic!("{why}"))
     }
@@ -382,13 +382,17 @@ impl Drop for Guest {
     }
 }
 
+/// The processor. With RDRAND the kernel has its random numbers before the second processor runs. Else it patches the code
+/// that reads them while the other one executes it, and QEMU 7.2 may execute the breakpoint of that patch too late.
+const CPU: &str = "Nehalem,+rdrand";
+
 /// The kernel's command line. On a loaded machine the kernel would find that timers do not work.
 const BOOT: &str = "console=ttyS0 panic=-1 rdinit=/init intel_iommu=on iommu.strict=1 mitigations=off tsc=reliable \
                     clocksource=tsc random.trust_cpu=on no_timer_check";
 
 /// The machine and its devices.
 fn arguments(qemu: &mut Command) {
-    qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "512"])
+    qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2", "-m", "512"])
         .args(["-device", "intel-iommu,intremap=on,aw-bits=48"]);
     for (port, hub) in [0, 0, 1, 0].into_iter().enumerate() {
         qemu.arg("-netdev").arg(format!("hubport,id=h{port},hubid={hub}"));
