@@ -137,81 +137,84 @@ fn ends_well(towpath: Towpath) -> Summary {
     summary
 }
 
-fn room(name: &str) -> Option<Alone> {
+fn in_a_room(name: &str, test: impl Fn(Alone)) {
     if !NETWORK.iter().all(|need| needs(name, std::slice::from_ref(need))) {
-        return None;
+        return;
     }
-    alone(name)
+    alone(name, test);
 }
 
 #[test]
 fn a_guest_talks_to_a_tap_and_goes_on_after_its_back_end_was_killed() {
-    let Some(room) = room("a_guest_talks_to_a_tap_and_goes_on_after_its_back_end_was_killed") else { return };
-    let host = Host::new();
-    let towpath = host.forward("", 1, 1500);
-    let nic = Nic { socket: &host.socket(), host: 2, queues: 1, options: "" };
-    let mut guest = nic.boot(&room, 1500);
-    guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
-    guest.run("ping -c 20 -i 0.05 -s 1400 10.9.0.1");
-    println!(
-        "{}",
-        guest.run("ethtool -k eth0 2>/dev/null | grep segmentation; cat /sys/class/net/eth0/statistics/tx_packets")
-    );
-    {
-        let _server = host.serve("iperf3", "-s --forceflush", "listening");
-        tcp(&mut guest, "10.9.0.1", "-t 1");
-        tcp(&mut guest, "10.9.0.1", "-t 1 -R");
-    }
-    files(&host, &mut guest);
-    // Killed in the middle of a flood, and started again.
-    guest.run("(ping -f -c 100000 10.9.0.1 >/tmp/flood 2>&1; true) & echo $! >/tmp/flood.pid");
-    std::thread::sleep(Duration::from_millis(300));
-    towpath.signal(libc::SIGKILL);
-    drop(towpath);
-    let towpath = host.forward("", 1, 1500);
-    guest.until("the host answers again", "ping -c 1 -W 1 10.9.0.1");
-    guest.run("kill $(cat /tmp/flood.pid); true");
-    files(&host, &mut guest);
-    let summary = ends_well(towpath);
-    assert!(summary.balance.sent > 100, "{summary:#?}");
+    in_a_room("a_guest_talks_to_a_tap_and_goes_on_after_its_back_end_was_killed", |room| {
+        let host = Host::new();
+        let towpath = host.forward("", 1, 1500);
+        let nic = Nic { socket: &host.socket(), host: 2, queues: 1, options: "" };
+        let mut guest = nic.boot(&room, 1500);
+        guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
+        guest.run("ping -c 20 -i 0.05 -s 1400 10.9.0.1");
+        println!(
+            "{}",
+            guest.run("ethtool -k eth0 2>/dev/null | grep segmentation; cat /sys/class/net/eth0/statistics/tx_packets")
+        );
+        {
+            let _server = host.serve("iperf3", "-s --forceflush", "listening");
+            tcp(&mut guest, "10.9.0.1", "-t 1");
+            tcp(&mut guest, "10.9.0.1", "-t 1 -R");
+        }
+        files(&host, &mut guest);
+        // Killed in the middle of a flood, and started again.
+        guest.run("(ping -f -c 100000 10.9.0.1 >/tmp/flood 2>&1; true) & echo $! >/tmp/flood.pid");
+        std::thread::sleep(Duration::from_millis(300));
+        towpath.signal(libc::SIGKILL);
+        drop(towpath);
+        let towpath = host.forward("", 1, 1500);
+        guest.until("the host answers again", "ping -c 1 -W 1 10.9.0.1");
+        guest.run("kill $(cat /tmp/flood.pid); true");
+        files(&host, &mut guest);
+        let summary = ends_well(towpath);
+        assert!(summary.balance.sent > 100, "{summary:#?}");
+    });
 }
 
 #[test]
 fn a_guest_with_a_packed_ring_two_queue_pairs_and_long_frames_talks_to_a_tap() {
-    let Some(room) = room("a_guest_with_a_packed_ring_two_queue_pairs_and_long_frames_talks_to_a_tap") else { return };
-    let host = Host::new();
-    let towpath = host.forward(",mtu=9000", 2, 9000);
-    let nic = Nic { socket: &host.socket(), host: 3, queues: 2, options: ",packed=on,host_mtu=9000" };
-    let mut guest = nic.boot(&room, 9000);
-    guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
-    guest.run("ping -c 20 -i 0.05 -s 8900 10.9.0.1");
-    {
-        let _server = host.serve("iperf3", "-s --forceflush", "listening");
-        tcp(&mut guest, "10.9.0.1", "-t 1 -P 4");
-        tcp(&mut guest, "10.9.0.1", "-t 1 -P 4 -R");
-    }
-    files(&host, &mut guest);
-    ends_well(towpath);
+    in_a_room("a_guest_with_a_packed_ring_two_queue_pairs_and_long_frames_talks_to_a_tap", |room| {
+        let host = Host::new();
+        let towpath = host.forward(",mtu=9000", 2, 9000);
+        let nic = Nic { socket: &host.socket(), host: 3, queues: 2, options: ",packed=on,host_mtu=9000" };
+        let mut guest = nic.boot(&room, 9000);
+        guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
+        guest.run("ping -c 20 -i 0.05 -s 8900 10.9.0.1");
+        {
+            let _server = host.serve("iperf3", "-s --forceflush", "listening");
+            tcp(&mut guest, "10.9.0.1", "-t 1 -P 4");
+            tcp(&mut guest, "10.9.0.1", "-t 1 -P 4 -R");
+        }
+        files(&host, &mut guest);
+        ends_well(towpath);
+    });
 }
 
 #[test]
 fn two_guests_talk_to_each_other_without_the_kernel_of_the_host() {
-    let Some(room) = room("two_guests_talk_to_each_other_without_the_kernel_of_the_host") else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let sockets = ["a", "b"].map(|name| dir.path().join(name));
-    let uris = sockets.each_ref().map(|socket| format!("vhost:{}", socket.display()));
-    let towpath = Towpath::start(&["fwd", &uris[0], &uris[1]]);
-    let nic = |host: u8, socket| Nic { socket, host, queues: 1, options: "" };
-    let nics = (nic(4, &sockets[0]), nic(5, &sockets[1]));
-    // They boot at the same time.
-    let started = (nics.0.start(&room, |_| {}), nics.1.start(&room, |_| {}));
-    let (mut one, mut two) = (nics.0.set_up(started.0, 1500), nics.1.set_up(started.1, 1500));
-    one.until("the other guest answers", "ping -c 1 -W 1 10.9.0.5");
-    two.run("iperf3 -s -1 --forceflush >/tmp/server 2>&1 &");
-    two.until("a server", "grep -q listening /tmp/server");
-    tcp(&mut one, "10.9.0.5", "-t 1");
-    let summary = ends_well(towpath);
-    assert!(summary.balance.sent > 100, "{summary:#?}");
+    in_a_room("two_guests_talk_to_each_other_without_the_kernel_of_the_host", |room| {
+        let dir = tempfile::tempdir().unwrap();
+        let sockets = ["a", "b"].map(|name| dir.path().join(name));
+        let uris = sockets.each_ref().map(|socket| format!("vhost:{}", socket.display()));
+        let towpath = Towpath::start(&["fwd", &uris[0], &uris[1]]);
+        let nic = |host: u8, socket| Nic { socket, host, queues: 1, options: "" };
+        let nics = (nic(4, &sockets[0]), nic(5, &sockets[1]));
+        // They boot at the same time.
+        let started = (nics.0.start(&room, |_| {}), nics.1.start(&room, |_| {}));
+        let (mut one, mut two) = (nics.0.set_up(started.0, 1500), nics.1.set_up(started.1, 1500));
+        one.until("the other guest answers", "ping -c 1 -W 1 10.9.0.5");
+        two.run("iperf3 -s -1 --forceflush >/tmp/server 2>&1 &");
+        two.until("a server", "grep -q listening /tmp/server");
+        tcp(&mut one, "10.9.0.5", "-t 1");
+        let summary = ends_well(towpath);
+        assert!(summary.balance.sent > 100, "{summary:#?}");
+    });
 }
 
 /// Bytes of memory that is copied last.
@@ -286,16 +289,17 @@ impl Bridge {
 
 #[test]
 fn a_guest_moves_to_other_machines_under_load_and_loses_none_of_its_bytes() {
-    let Some(room) = room("a_guest_moves_to_other_machines_under_load_and_loses_none_of_its_bytes") else { return };
-    let bridge = Bridge::new(room);
-    let towpaths = ["va", "vb", "vc"].map(|name| bridge.forward(name));
-    let mut guest =
-        bridge.nic("va", |nic| nic.set_up(nic.start(&bridge.room, |qemu| bridge.add_ballast(qemu, true)), 1500));
-    guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
-    let guest = with_a_file(&bridge, "vb", guest);
-    let mut guest = with_frames_in_its_ring(&bridge, "vc", guest);
-    guest.run("ping -c 3 10.9.0.1");
-    towpaths.into_iter().map(ends_well).for_each(drop);
+    in_a_room("a_guest_moves_to_other_machines_under_load_and_loses_none_of_its_bytes", |room| {
+        let bridge = Bridge::new(room);
+        let towpaths = ["va", "vb", "vc"].map(|name| bridge.forward(name));
+        let mut guest =
+            bridge.nic("va", |nic| nic.set_up(nic.start(&bridge.room, |qemu| bridge.add_ballast(qemu, true)), 1500));
+        guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
+        let guest = with_a_file(&bridge, "vb", guest);
+        let mut guest = with_frames_in_its_ring(&bridge, "vc", guest);
+        guest.run("ping -c 3 10.9.0.1");
+        towpaths.into_iter().map(ends_well).for_each(drop);
+    });
 }
 
 /// Moves a guest that receives a file.

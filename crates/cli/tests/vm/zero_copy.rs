@@ -41,11 +41,11 @@ fn devices(qemu: &mut Command, iommu: Iommu) {
     }
 }
 
-fn room(name: &str) -> Option<Alone> {
+fn in_a_room(name: &str, test: impl Fn(Alone)) {
     if !needs(name, &[Need::Program("iperf3")]) {
-        return None;
+        return;
     }
-    alone_with(name, Release::Newer)
+    alone_with(name, Release::Newer, test);
 }
 
 #[track_caller]
@@ -119,134 +119,143 @@ fn carries_everything(cable: &mut Cable<'_>) {
 
 #[test]
 fn ping_tcp_and_files_pass_without_copies_and_the_probe_agrees() {
-    let Some(room) = room("ping_tcp_and_files_pass_without_copies_and_the_probe_agrees") else { return };
-    for iommu in [Iommu::Absent, Iommu::Present] {
-        let mut guest = boot(&room, iommu);
-        println!("Linux {}, IOMMU {iommu:?}", guest.run("uname -r"));
-        for port in ["xdp:eth0", "xdp:eth0?zerocopy=require"] {
-            let found = abilities(&mut guest, port);
-            let reads = |name| found.iter().find(|(n, ..)| n == name).map(|(_, on, why)| (*on, why.as_str()));
-            assert_eq!(reads("zerocopy"), Some((true, "the driver uses the buffers of this process")), "{found:#?}");
-            assert!(reads("frags").is_some_and(|(on, why)| !on && why.starts_with("the driver")), "{found:#?}");
-            assert!(reads("csum").is_some_and(|(on, why)| !on && why.starts_with("the driver")), "{found:#?}");
+    in_a_room("ping_tcp_and_files_pass_without_copies_and_the_probe_agrees", |room| {
+        for iommu in [Iommu::Absent, Iommu::Present] {
+            let mut guest = boot(&room, iommu);
+            println!("Linux {}, IOMMU {iommu:?}", guest.run("uname -r"));
+            for port in ["xdp:eth0", "xdp:eth0?zerocopy=require"] {
+                let found = abilities(&mut guest, port);
+                let reads = |name| found.iter().find(|(n, ..)| n == name).map(|(_, on, why)| (*on, why.as_str()));
+                assert_eq!(
+                    reads("zerocopy"),
+                    Some((true, "the driver uses the buffers of this process")),
+                    "{found:#?}"
+                );
+                assert!(reads("frags").is_some_and(|(on, why)| !on && why.starts_with("the driver")), "{found:#?}");
+                assert!(reads("csum").is_some_and(|(on, why)| !on && why.starts_with("the driver")), "{found:#?}");
+            }
+            let mut cable = cable(&mut guest);
+            cable.start_port("xdp:eth0?zerocopy=require");
+            carries_everything(&mut cable);
+            let summary = cable.stop();
+            works(&summary);
+            assert_eq!(summary.happened("stalled"), 0, "{summary:#?}");
         }
-        let mut cable = cable(&mut guest);
-        cable.start_port("xdp:eth0?zerocopy=require");
-        carries_everything(&mut cable);
-        let summary = cable.stop();
-        works(&summary);
-        assert_eq!(summary.happened("stalled"), 0, "{summary:#?}");
-    }
+    });
 }
 
 #[test]
 fn a_sender_without_copies_leaves_the_host_its_traffic() {
-    let Some(room) = room("a_sender_without_copies_leaves_the_host_its_traffic") else { return };
-    let mut guest = boot(&room, Iommu::Absent);
-    let far = Far::new(&mut guest);
-    guest.run(&format!("ip addr add {NEAR}/24 dev eth0"));
-    far.reaches(&mut guest);
-    let port = "xdp:eth0?rx=off,zerocopy=require";
-    guest.run(&format!(
+    in_a_room("a_sender_without_copies_leaves_the_host_its_traffic", |room| {
+        let mut guest = boot(&room, Iommu::Absent);
+        let far = Far::new(&mut guest);
+        guest.run(&format!("ip addr add {NEAR}/24 dev eth0"));
+        far.reaches(&mut guest);
+        let port = "xdp:eth0?rx=off,zerocopy=require";
+        guest.run(&format!(
         "towpath gen '{port}' --rate 1k --json --interval 100ms >/tmp/gen.out 2>/tmp/gen.err & echo $! >/tmp/gen.pid"
     ));
-    guest.until("it sends", "[ -s /tmp/gen.out ] || ! kill -0 $(cat /tmp/gen.pid)");
-    // The driver receives into the socket's buffers: more frames than it was given.
-    let text = guest.run(&format!("ping -q -c 3000 -i 0.002 -s 1400 {FAR}; cat /tmp/gen.err"));
-    assert!(text.contains(" 0% packet loss"), "{text}");
-    guest.run("kill -TERM $(cat /tmp/gen.pid)");
-    guest.until("it has drained", "! kill -0 $(cat /tmp/gen.pid)");
-    let last = guest.run("tail -n 1 /tmp/gen.out");
-    let Ok(Line::Summary(summary)) = serde_json::from_str(&last) else { panic!("no summary: {last}") };
-    works(&summary);
-    assert!(summary.balance.sent > 0 && summary.happened("fill-ring-empty") == 0, "{summary:#?}");
+        guest.until("it sends", "[ -s /tmp/gen.out ] || ! kill -0 $(cat /tmp/gen.pid)");
+        // The driver receives into the socket's buffers: more frames than it was given.
+        let text = guest.run(&format!("ping -q -c 3000 -i 0.002 -s 1400 {FAR}; cat /tmp/gen.err"));
+        assert!(text.contains(" 0% packet loss"), "{text}");
+        guest.run("kill -TERM $(cat /tmp/gen.pid)");
+        guest.until("it has drained", "! kill -0 $(cat /tmp/gen.pid)");
+        let last = guest.run("tail -n 1 /tmp/gen.out");
+        let Ok(Line::Summary(summary)) = serde_json::from_str(&last) else { panic!("no summary: {last}") };
+        works(&summary);
+        assert!(summary.balance.sent > 0 && summary.happened("fill-ring-empty") == 0, "{summary:#?}");
+    });
 }
 
 #[test]
 fn a_driver_that_refuses_zero_copy_is_used_with_copies_unless_it_is_required() {
-    let Some(room) = room("a_driver_that_refuses_zero_copy_is_used_with_copies_unless_it_is_required") else { return };
-    let mut guest = boot(&room, Iommu::Absent);
-    let other = interface(&mut guest, OTHER);
-    guest.run(&format!("ip link set {other} up"));
-    let why = ["the driver refuses it", "iommu_platform=on"];
-    let refused = guest.try_run(&format!("towpath probe 'xdp:{other}?zerocopy=require'"));
-    assert_eq!(refused.code, 2, "{}", refused.text);
-    says(&refused.text, &["zerocopy=require", why[0], why[1]]);
-    let mut cable = cable(&mut guest);
-    cable.start_port(&format!("xdp:{other}"));
-    says(&cable.guest.run("cat /tmp/fwd.err"), &["zerocopy is off", why[0], why[1]]);
-    carries_everything(&mut cable);
-    works(&cable.stop());
+    in_a_room("a_driver_that_refuses_zero_copy_is_used_with_copies_unless_it_is_required", |room| {
+        let mut guest = boot(&room, Iommu::Absent);
+        let other = interface(&mut guest, OTHER);
+        guest.run(&format!("ip link set {other} up"));
+        let why = ["the driver refuses it", "iommu_platform=on"];
+        let refused = guest.try_run(&format!("towpath probe 'xdp:{other}?zerocopy=require'"));
+        assert_eq!(refused.code, 2, "{}", refused.text);
+        says(&refused.text, &["zerocopy=require", why[0], why[1]]);
+        let mut cable = cable(&mut guest);
+        cable.start_port(&format!("xdp:{other}"));
+        says(&cable.guest.run("cat /tmp/fwd.err"), &["zerocopy is off", why[0], why[1]]);
+        carries_everything(&mut cable);
+        works(&cable.stop());
+    });
 }
 
 #[test]
 fn a_stalled_queue_is_reopened_without_copies_or_with_them_where_zero_copy_is_only_preferred() {
     let name = "a_stalled_queue_is_reopened_without_copies_or_with_them_where_zero_copy_is_only_preferred";
-    let Some(room) = room(name) else { return };
-    let mut guest = boot(&room, Iommu::Absent);
-    let mut cable = cable(&mut guest);
-    for (options, awaited, fallbacks) in [("require", "made-anew", 0), ("prefer", "fell-back-to-copy", 1)] {
-        cable.start_port(&format!("xdp:eth0?zerocopy={options},stall=200ms"));
-        cable.ping();
-        load(&mut cable);
-        cable.guest.run(&format!("echo {PEER} >/sys/bus/pci/drivers/virtio-pci/unbind"));
-        reported(cable.guest, awaited);
-        cable.guest.run(&format!("echo {PEER} >/sys/bus/pci/drivers/virtio-pci/bind"));
-        cable.calm();
-        cable.guest.until("the peer is back", &format!("ls /sys/bus/pci/devices/{PEER}/virtio*/net"));
-        cable.far.enter(cable.guest);
-        cable.ping();
-        let summary = cable.stop();
-        works(&summary);
-        let times = |event| summary.happened(event);
-        assert!(times("stalled") > 0 && times("made-anew") == times("stalled"), "{summary:#?}");
-        assert_eq!(times("fell-back-to-copy"), fallbacks, "{summary:#?}");
-        assert!(summary.dropped("refused") > 0, "{summary:#?}");
-        // The driver finds buffers when the queue is bound, each time.
-        assert_eq!(times("fill-ring-empty"), 0, "{summary:#?}");
-    }
+    in_a_room(name, |room| {
+        let mut guest = boot(&room, Iommu::Absent);
+        let mut cable = cable(&mut guest);
+        for (options, awaited, fallbacks) in [("require", "made-anew", 0), ("prefer", "fell-back-to-copy", 1)] {
+            cable.start_port(&format!("xdp:eth0?zerocopy={options},stall=200ms"));
+            cable.ping();
+            load(&mut cable);
+            cable.guest.run(&format!("echo {PEER} >/sys/bus/pci/drivers/virtio-pci/unbind"));
+            reported(cable.guest, awaited);
+            cable.guest.run(&format!("echo {PEER} >/sys/bus/pci/drivers/virtio-pci/bind"));
+            cable.calm();
+            cable.guest.until("the peer is back", &format!("ls /sys/bus/pci/devices/{PEER}/virtio*/net"));
+            cable.far.enter(cable.guest);
+            cable.ping();
+            let summary = cable.stop();
+            works(&summary);
+            let times = |event| summary.happened(event);
+            assert!(times("stalled") > 0 && times("made-anew") == times("stalled"), "{summary:#?}");
+            assert_eq!(times("fell-back-to-copy"), fallbacks, "{summary:#?}");
+            assert!(summary.dropped("refused") > 0, "{summary:#?}");
+            // The driver finds buffers when the queue is bound, each time.
+            assert_eq!(times("fill-ring-empty"), 0, "{summary:#?}");
+        }
+    });
 }
 
 #[test]
 fn a_link_that_goes_down_costs_packets_and_a_device_that_is_taken_away_ends_the_port_with_its_name() {
     let name = "a_link_that_goes_down_costs_packets_and_a_device_that_is_taken_away_ends_the_port_with_its_name";
-    let Some(room) = room(name) else { return };
-    let mut guest = boot(&room, Iommu::Absent);
-    let mut cable = cable(&mut guest);
-    for (down, up) in [("ip link set eth0 down", "ip link set eth0 up"), ("", "")] {
+    in_a_room(name, |room| {
+        let mut guest = boot(&room, Iommu::Absent);
+        let mut cable = cable(&mut guest);
+        for (down, up) in [("ip link set eth0 down", "ip link set eth0 up"), ("", "")] {
+            cable.start_port("xdp:eth0?zerocopy=require");
+            cable.ping();
+            load(&mut cable);
+            // The interface, then the cable.
+            if down.is_empty() {
+                cable.guest.set_link("n4", false)
+            } else {
+                drop(cable.guest.run(down))
+            }
+            reported(cable.guest, "link-down");
+            if up.is_empty() {
+                cable.guest.set_link("n4", true)
+            } else {
+                drop(cable.guest.run(up))
+            }
+            cable.calm();
+            cable.ping();
+            let summary = cable.stop();
+            works(&summary);
+            assert!(summary.dropped("link-down") > 0 && summary.happened("stalled") == 0, "{summary:#?}");
+        }
         cable.start_port("xdp:eth0?zerocopy=require");
         cable.ping();
         load(&mut cable);
-        // The interface, then the cable.
-        if down.is_empty() {
-            cable.guest.set_link("n4", false)
-        } else {
-            drop(cable.guest.run(down))
-        }
-        reported(cable.guest, "link-down");
-        if up.is_empty() {
-            cable.guest.set_link("n4", true)
-        } else {
-            drop(cable.guest.run(up))
-        }
+        cable.guest.run(&format!("echo {NIC} >/sys/bus/pci/drivers/virtio-pci/unbind"));
+        let summary = cable.ended();
         cable.calm();
+        summary.is_balanced();
+        let ended = summary.gone.first().is_some_and(|why| why.ends_with("xdp:eth0: the interface eth0 was deleted"));
+        assert!(summary.gone.len() == 1 && ended, "{summary:#?}");
+        cable.guest.run(&format!("echo {NIC} >/sys/bus/pci/drivers/virtio-pci/bind"));
+        cable.guest.until("the device is back", "ip link set eth0 up");
+        cable.start_port("xdp:eth0?zerocopy=require");
         cable.ping();
-        let summary = cable.stop();
-        works(&summary);
-        assert!(summary.dropped("link-down") > 0 && summary.happened("stalled") == 0, "{summary:#?}");
-    }
-    cable.start_port("xdp:eth0?zerocopy=require");
-    cable.ping();
-    load(&mut cable);
-    cable.guest.run(&format!("echo {NIC} >/sys/bus/pci/drivers/virtio-pci/unbind"));
-    let summary = cable.ended();
-    cable.calm();
-    summary.is_balanced();
-    let ended = summary.gone.first().is_some_and(|why| why.ends_with("xdp:eth0: the interface eth0 was deleted"));
-    assert!(summary.gone.len() == 1 && ended, "{summary:#?}");
-    cable.guest.run(&format!("echo {NIC} >/sys/bus/pci/drivers/virtio-pci/bind"));
-    cable.guest.until("the device is back", "ip link set eth0 up");
-    cable.start_port("xdp:eth0?zerocopy=require");
-    cable.ping();
-    works(&cable.stop());
+        works(&cable.stop());
+    });
 }
