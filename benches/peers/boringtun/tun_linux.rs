@@ -19,7 +19,7 @@ impl AsRawFd for TunSocket {
 impl TunSocket {
     pub fn new(name: &str) -> Result<TunSocket, Error> {
         let opened = match name.parse::<RawFd>() {
-            // Safety: the descriptor is only duplicated, which fails if it is not open.
+            // SAFETY: the descriptor is only duplicated, which fails if it is not open.
             Ok(fd) => Device::from_fd(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?),
             Err(_) => Device::open(&Config::tun(name).multi_queue(true).queue_len(4000)),
         };

@@ -82,9 +82,9 @@ config! {
     rules: Vec<String> = vec!["default".to_owned()];
 }
 
-/// A session. Dropping it ends it; frames that were submitted are still sent. Frames that the
-/// datapath has are not free again for the life of the [`Umem`], because no message tells when
-/// their last user is done.
+/// A session. Dropping it ends it; frames that were submitted are still sent, as far as the
+/// datapath has room for them at once. Frames that the datapath has are not free again for the life
+/// of the [`Umem`], because no message tells when their last user is done.
 ///
 /// It has a handle of its memory, so it fits into a struct beside its frames, and may move to
 /// another thread or task. It is [readable](AsFd) when frames come in or back, after

@@ -99,8 +99,8 @@ thread_local! {
 
 /// Runs a test, and once more if it failed in a machine whose kernel died. QEMU 7.2 emulates two
 /// processors at a time, and now and then a kernel dies of that: in code that it patches while the
-/// other processor executes it, or of a page whose last change was not copied to the machine that it
-/// moved to. A defect of ours lets it die again.
+/// other processor executes it, or of a page whose last change was not copied to the next machine.
+/// A frequent defect of ours lets it die again.
 fn unless_it_dies(name: &str, test: impl Fn()) {
     DIED.set(false);
     let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(&test)) else { return };
@@ -209,8 +209,8 @@ impl Guest {
         Ok(Guest { qemu, qmp, trace: Trace::new(trace), input, lines, console, commands: 0, ready: Cell::new(false) })
     }
 
-    /// A machine whose shell reads. Now and then a kernel dies while it boots, in code that it patches
-    /// at that moment, because QEMU emulates two processors at a time: then another is started.
+    /// A machine whose shell reads. Now and then a kernel dies while it boots, in code that it
+    /// patches at that moment, because QEMU emulates two processors: then another is started.
     #[track_caller]
     pub(crate) fn booted(start: impl Fn() -> Result<Guest, String>) -> Result<Guest, String> {
         for _ in 0..2 {
@@ -413,8 +413,9 @@ impl Drop for Guest {
     }
 }
 
-/// The processor. With RDRAND the kernel has its random numbers before the second processor runs. Else it patches the code
-/// that reads them while the other one executes it, and QEMU 7.2 may execute the breakpoint of that patch too late.
+/// The processor. With RDRAND the kernel has its random numbers before the second processor runs.
+/// Else it patches the code that reads them while the other one executes it, and QEMU 7.2 may
+/// execute the breakpoint of that patch too late.
 const CPU: &str = "Nehalem,+rdrand";
 
 /// The kernel's command line. On a loaded machine the kernel would find that timers do not work.

@@ -50,7 +50,7 @@
 //! (at most 256 bytes) are always copied: they are checked, and must not change afterwards.
 //!
 //! What an application submitted before it left or was killed is still sent, at most its ring once.
-//! What the COMPLETION ring or the buffers have no room for then is counted as
+//! What the COMPLETION ring, the budget or the buffers have no room for then is counted as
 //! `descriptors-unsent`. Nothing behind a breach of the protocol is sent.
 //!
 //! **Receiving** copies once, into chunks that the application posted. An application that takes

@@ -87,6 +87,7 @@ impl Connection {
     }
 }
 
+/// Gives each connection its turn.
 fn turn(connections: &mut [Connection], sockets: &mut SocketSet<'_>) {
     for connection in connections {
         connection.turn(sockets.get_mut(connection.socket));

@@ -116,9 +116,9 @@ impl AppTx {
         done
     }
 
-    /// Takes what the application submitted before it left, at most once the ring: it needs not wait
-    /// for the datapath before it exits. What there is no memory for, or no room for a completion,
-    /// is counted.
+    /// Takes what the application submitted before it left, at most its ring once, so that it need
+    /// not wait for the datapath before it exits. Descriptors that stay when a turn takes none are
+    /// counted, and the session is done.
     #[cold]
     #[inline(never)]
     pub(super) fn poll_rest(
@@ -135,7 +135,7 @@ impl AppTx {
         let before = self.tx.waiting();
         let rest = self.rest.unwrap_or(before);
         let polled = self.poll(room.min(rest as usize), plan, cache, out, totals)?;
-        // Whoever still has the ring may submit more: that only ends this earlier.
+        // A process that kept the ring may submit more, which only ends this earlier.
         let taken = before.saturating_sub(self.tx.waiting());
         let rest = rest.saturating_sub(taken);
         if taken > 0 && rest > 0 {

@@ -139,7 +139,7 @@ fn what_has_no_room_for_its_completion_when_the_application_left_is_counted() {
 }
 
 #[test]
-fn whoever_keeps_the_ring_of_a_session_that_ended_sends_what_was_submitted_and_no_more() {
+fn a_process_that_keeps_the_ring_of_an_ended_session_sends_what_was_submitted_and_no_more() {
     let mut rig = Rig::new("");
     let mut program = Program::connect(&rig, &HELLO);
     program.send(&[(0, 60, 0), (2048, 61, 0)]);
