@@ -1,6 +1,6 @@
 //! One chunk, owned ([`Buf`]), and a contiguous piece of bytes as its reader sees it ([`Chunk`]).
 
-use crate::meta::{Meta, flag};
+use crate::meta::Meta;
 use crate::pool::PoolShared;
 use crate::untrusted;
 use std::marker::PhantomData;
@@ -59,7 +59,7 @@ impl Buf {
     pub fn chunk(&self) -> Chunk<'_> {
         let meta = self.meta();
         // SAFETY: data and len describe bytes inside the chunk, which the borrowed handle owns.
-        unsafe { Chunk::new(meta.data, usize::from(meta.room.len), meta.flags & flag::UNTRUSTED != 0) }
+        unsafe { Chunk::new(meta.data, usize::from(meta.room.len), meta.is_untrusted()) }
     }
 }
 

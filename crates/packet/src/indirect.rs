@@ -94,7 +94,7 @@ impl SharedBuf {
         if len == 0 || offset.checked_add(len)? > chunk.len() {
             return None;
         }
-        let untrusted = if chunk.bytes().is_none() { flag::UNTRUSTED } else { 0 };
+        let untrusted = if chunk.bytes().is_none() { flag::EXTERNAL } else { 0 };
         let at = NonNull::new(chunk.as_ptr().cast_mut().wrapping_add(offset))?;
         let parent = self.meta();
         let slice = pool.get(at, u16::try_from(len).ok()?, parent, untrusted)?;

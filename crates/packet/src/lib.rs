@@ -17,6 +17,7 @@
 //! | `buf`, `packet`, `batch` | [`Buf`], [`Chunk`], [`Packet`], [`Batch`] |
 //! | `pool`, `region` | [`Pool`], [`Cache`]; [`Region`]: the memory; [`RegionHandle`]: its addresses |
 //! | `extbuf`, `indirect` | [`ExtBufPool`], [`IndirectPool`]: chunks without memory of their own |
+//! | `owned` | [`Packet::from_owner`]: a packet of bytes that the process already has |
 //! | `in_flight` | [`InFlight`]: a packet that a device owns has an address, but no bytes |
 //! | `untrusted` | [`UntrustedMem`]: a region that others may write to, accessed by address |
 //! | `offload` | [`Checksum`], [`Gso`], [`Offloads`], [`Vlan`]: offloads that a packet requests |
@@ -38,8 +39,8 @@
 //! * Metadata lies out of line: no device, guest or application can write to anything that decides
 //!   where a pointer goes.
 //!
-//! `unsafe` lives in `batch`, `buf`, `extbuf`, `in_flight`, `indirect`, `packet`, `pool`, `region`,
-//! `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they export is safe to
+//! `unsafe` lives in `batch`, `buf`, `extbuf`, `in_flight`, `indirect`, `meta`, `owned`, `packet`,
+//! `pool`, `region`, `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they export is safe to
 //! call, except [`Pool::in_region`], [`Region::from_memfd_at`] and [`RegionHandle::memfd`].
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -54,6 +55,7 @@ mod indirect;
 mod meta;
 pub mod notify;
 mod offload;
+mod owned;
 mod packet;
 mod pool;
 pub mod port;
@@ -73,6 +75,7 @@ pub use in_flight::{FromDevice, InFlight, ToDevice};
 pub use indirect::{IndirectPool, SharedBuf};
 pub use notify::Notifier;
 pub use offload::{Checksum, Gso, GsoKind, Offloads, Vlan};
+pub use owned::BadLength;
 pub use packet::{Chunks, MAX_CHUNKS, MAX_FRAGS, NoRoom, Packet};
 pub use pool::{Cache, Direction, Floors, Pool, PoolConfig, PoolError, PoolStats};
 pub use region::{Backing, Region, RegionError, RegionHandle, WeakRegionHandle};

@@ -33,8 +33,8 @@ pub(crate) mod flag {
     pub(crate) const GSO_ECN: u8 = 32;
     /// `hash` holds.
     pub(crate) const HASH: u8 = 64;
-    /// Another process may write to the bytes at any moment: no reference to them may exist.
-    pub(crate) const UNTRUSTED: u8 = 128;
+    /// An external buffer, or a piece of one: nothing writes to its bytes through the packet.
+    pub(crate) const EXTERNAL: u8 = 128;
 }
 
 /// The position of the data in its chunk, and the number of chunks behind it: written as one word
@@ -134,7 +134,7 @@ impl Meta {
         self.data = at.as_ptr();
         self.room = Room { headroom: 0, tailroom: 0, len, frags: 0 };
         self.next = null_mut();
-        self.flags = flag::UNTRUSTED;
+        self.flags = flag::EXTERNAL;
     }
 
     /// Makes the Meta an external buffer that is a packet: an empty head and its only fragment in
@@ -144,13 +144,21 @@ impl Meta {
         self.data = at.as_ptr();
         self.clear(Room { headroom: 0, tailroom: 0, len: 0, frags: 1 });
         self.total = len.into();
-        self.flags = flag::UNTRUSTED;
+        self.flags = flag::EXTERNAL;
     }
 
     /// Whether a head is an external buffer as well.
     #[inline]
     pub(crate) fn is_extbuf_head(&self) -> bool {
-        self.flags & flag::UNTRUSTED != 0
+        self.flags & flag::EXTERNAL != 0
+    }
+
+    /// Whether another process may write to the bytes at any moment, so that no reference to them
+    /// may exist: those of an external buffer that is not an owned one.
+    #[inline]
+    pub(crate) fn is_untrusted(&self) -> bool {
+        // SAFETY: a chunk in use keeps its pool alive.
+        self.flags & flag::EXTERNAL != 0 && !unsafe { self.owner.as_ref() }.is_owned()
     }
 
     /// Makes an external buffer that was a packet a fragment.

@@ -67,6 +67,8 @@ enum Shape {
     Pieces(usize, Vec<usize>),
     /// The payload in an application's memory.
     UntrustedMem,
+    /// The payload in memory of its own.
+    Owned,
 }
 
 struct NoOwner;
@@ -81,6 +83,7 @@ struct Maker {
     pages: ExtBufPool,
     memory: File,
     used: usize,
+    owned: Vec<Arc<[u8]>>,
 }
 
 const FOREIGN: usize = 1 << 20;
@@ -92,7 +95,7 @@ impl Maker {
         let region = towpath_packet::UntrustedMem::new(Region::new(FOREIGN, Backing::Memfd).unwrap());
         let memory = region.fd().unwrap().try_clone_to_owned().unwrap().into();
         let pages = ExtBufPool::new(1024, region, Arc::new(NoOwner)).unwrap();
-        Maker { cache: pool.cache(Direction::Tx).unwrap(), pool, pages, memory, used: 0 }
+        Maker { cache: pool.cache(Direction::Tx).unwrap(), pool, pages, memory, used: 0, owned: Vec::new() }
     }
 
     fn packet(&mut self, bytes: &[u8], shape: &Shape, headers: usize) -> Packet {
@@ -111,6 +114,13 @@ impl Maker {
                     packet.append(Packet::copy_from(&mut self.cache, &bytes[at..end]).unwrap()).unwrap();
                     at = end;
                 }
+                packet
+            }
+            Shape::Owned => {
+                let (head, rest) = bytes.split_at(headers);
+                let mut packet = Packet::copy_from(&mut self.cache, head).unwrap();
+                self.owned.push(rest.into());
+                packet.append(Packet::from_owner(self.owned[self.owned.len() - 1].clone()).unwrap()).unwrap();
                 packet
             }
             Shape::UntrustedMem => {
@@ -207,6 +217,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Shape::Linear),
         2 => pieces.prop_map(|(linear, lengths)| Shape::Pieces(linear, lengths)),
         1 => Just(Shape::UntrustedMem),
+        1 => Just(Shape::Owned),
     ];
     let tag = prop_oneof![6 => Just(None), 1 => (1u16..3, any::<bool>()).prop_map(Some)];
     let rarely = prop::bool::weighted(0.04);
@@ -264,11 +275,12 @@ proptest! {
         }
         prop_assert_eq!(got, sent);
         drop((gro_stage, batch));
-        let Maker { pool, cache, mut pages, .. } = maker;
+        let Maker { pool, cache, mut pages, owned, .. } = maker;
         drop(cache);
         prop_assert_eq!(pool.stats().free, pool.stats().capacity, "every buffer is free");
         pages.reclaim(usize::MAX, |_, _| {});
         prop_assert_eq!(pages.in_use(), 0, "and every page");
+        prop_assert!(owned.iter().all(|bytes| Arc::strong_count(bytes) == 1), "and all owned bytes");
     }
 }
 
@@ -287,11 +299,30 @@ fn coalesced(shape: &Shape, packets: u16, len: usize) -> (Maker, Vec<Packet>) {
 
 #[test]
 fn bytes_of_every_shape_are_chained_without_being_copied() {
-    for shape in [Shape::Linear, Shape::Pieces(54, vec![7, 100]), Shape::Pieces(60, vec![33]), Shape::UntrustedMem] {
-        let (_maker, out) = coalesced(&shape, 10, 300);
+    let pieces = [Shape::Pieces(54, vec![7, 100]), Shape::Pieces(60, vec![33])];
+    for shape in pieces.into_iter().chain([Shape::Linear, Shape::UntrustedMem, Shape::Owned]) {
+        let (maker, out) = coalesced(&shape, 10, 300);
         assert_eq!((out.len(), out[0].len()), (1, 54 + 3000), "{shape:?}");
         assert_eq!(out[0].gso().map(|gso| (gso.size, gso.segs)), Some((300, 10)), "{shape:?}");
+        let mut places = out[0].chunks().skip(1).zip(&maker.owned);
+        assert!(places.all(|(piece, bytes)| piece.as_ptr() == bytes.as_ptr()), "{shape:?}");
     }
+}
+
+#[test]
+fn a_packet_without_a_head_passes_as_it_is() {
+    let mut gro_stage = engine(GroMode::On, Duration::ZERO);
+    let frames: Vec<Arc<[u8]>> =
+        (0..4).map(|n| frame(Kind::Tcp4, 1, n, u32::from(n) * 300, &[n as u8; 300]).into()).collect();
+    let mut batch = Batch::new();
+    for frame in &frames {
+        batch.push(Packet::from_owner(frame.clone()).unwrap()).unwrap();
+    }
+    let _ = gro_stage.push(&mut batch, true);
+    let out = drain(&mut gro_stage);
+    assert!(out.iter().map(|packet| packet.to_vec()).eq(frames.iter().map(|frame| frame.to_vec())));
+    drop(out);
+    assert!(frames.iter().all(|frame| Arc::strong_count(frame) == 1));
 }
 
 #[test]

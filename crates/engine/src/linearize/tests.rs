@@ -150,3 +150,26 @@ proptest! {
         prop_assert_eq!(pool.stats().free, pool.stats().capacity);
     }
 }
+
+#[test]
+fn bytes_that_a_packet_owns_are_copied_as_far_as_the_egress_asks_and_freed_or_left_in_place() {
+    for (egress, copied) in [
+        (TxLayout { headroom: 32, ..layout(TxLinear::None) }, 0),
+        (layout(TxLinear::Header(54)), 54),
+        (TxLayout { headroom: 32, ..layout(TxLinear::Header(54)) }, 54),
+        (layout(TxLinear::Whole), 300),
+    ] {
+        let mut rig = rig(64);
+        let bytes: Arc<[u8]> = (0..300).map(|i| i as u8).collect();
+        let batch = rig.linearize(egress, [Packet::from_owner(bytes.clone()).unwrap()]);
+        let packet = &batch.as_slice()[0];
+        assert_eq!((packet.to_vec().as_slice(), packet.linear().len()), (&bytes[..], copied), "{egress:?}");
+        assert!(packet.headroom() >= egress.headroom.into());
+        let rest = packet.chunks().last().filter(|_| copied < 300).map(|piece| piece.as_ptr());
+        assert_eq!(rest, bytes.get(copied..).filter(|rest| !rest.is_empty()).map(|rest| rest.as_ptr()));
+        assert_eq!(Arc::strong_count(&bytes), 1 + usize::from(copied < 300));
+        assert_eq!(rig.copied().1, copied as u64);
+        drop(batch);
+        assert_eq!(Arc::strong_count(&bytes), 1);
+    }
+}

@@ -230,3 +230,36 @@ fn headers_changed_in_a_page_are_written_in_front_of_it() {
     drop(offload);
     assert_eq!(pool.stats().free, pool.stats().capacity);
 }
+
+#[test]
+fn bytes_that_a_packet_owns_are_summed_and_split_where_they_lie() {
+    let (pool, mut f) = setup();
+    let payload: Arc<[u8]> = tcp(40_001)[54..].into();
+    let packet = |f: &mut SoftwareOffload, gso| {
+        let mut packet = Packet::copy_from(f.cache(), &tcp(40_001)[..54]).unwrap();
+        packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
+        packet.set_gso(gso);
+        packet.append(Packet::from_owner(payload.clone()).unwrap()).unwrap();
+        packet
+    };
+    let whole = packet(&mut f, None);
+    let whole = run(&mut f, whole, Offloads::NONE).remove(0);
+    assert!(good(&whole.to_vec()));
+    assert_eq!(whole.chunks().nth(1).map(|piece| piece.as_ptr()), Some(payload.as_ptr()));
+    drop(whole);
+    let split = packet(&mut f, Some(Gso { kind: GsoKind::Tcp4, ecn: false, size: 1448, segs: 0, hdr_len: 54 }));
+    let out = run(&mut f, split, Offloads::NONE);
+    assert!(out.len() == 28 && out.iter().all(|segment| good(&segment.to_vec())));
+    assert!(out.iter().flat_map(|segment| segment.to_vec().split_off(54)).eq(payload.iter().copied()));
+    assert!(f.snapshot.iter().chain(&f.scratch).all(|&byte| byte == 0), "nothing is copied but into segments");
+    assert_eq!(Arc::strong_count(&payload), 1);
+    drop(out);
+    // The same without a head: one is made of the first bytes.
+    let frame: Arc<[u8]> = tcp(1000).into();
+    let mut alone = Packet::from_owner(frame.clone()).unwrap();
+    alone.set_csum(Checksum::Partial { start: 34, offset: 16 });
+    let out = run(&mut f, alone, Offloads::NONE);
+    assert!(good(&out[0].to_vec()) && frame[..] == tcp(1000), "the owner's bytes stay as they were");
+    drop((out, f));
+    assert_eq!((pool.stats().free, Arc::strong_count(&frame)), (512, 1));
+}

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use towpath_packet::port::TxQueue;
-use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Region, UntrustedMem};
+use towpath_packet::{Backing, ExtBufOwner, ExtBufPool, Packet, Region, UntrustedMem};
 
 const N: u32 = 40;
 const CHUNK: usize = 2048;
@@ -44,6 +44,25 @@ fn external_buffers_are_sent_without_a_copy_and_unmapped_after_their_owner_is_go
         drop(buffers);
         rig.check_link(0);
         assert!(alive.is_gone(), "the memory stays mapped: {variant:?}");
+        rig.finish();
+    }
+}
+
+#[test]
+fn bytes_that_lie_in_no_region_are_copied_and_counted_and_their_owners_dropped_once() {
+    for variant in Variant::ALL {
+        let mut rig = Rig::new(variant, 1);
+        let frames: Vec<Arc<[u8]>> = (0..N).map(|number| stamp(0, number, 90).into()).collect();
+        for frame in &frames {
+            rig.send(0, Packet::from_owner(frame.clone()).unwrap());
+            rig.run(10);
+        }
+        rig.settle();
+        let sent = rig.plugs[0].drain();
+        assert_eq!(sent.len(), N as usize);
+        assert_stamps(&sent, 0, 0);
+        assert_eq!(rig.ports[0].tx[0].counters().snapshot().copied, N.into(), "{variant:?}");
+        assert!(frames.iter().all(|frame| Arc::strong_count(frame) == 1));
         rig.finish();
     }
 }

@@ -103,3 +103,28 @@ fn external_memory_stays_mapped_over_a_pause() {
     drop(pages);
     r.end();
 }
+
+#[test]
+fn bytes_that_lie_in_no_region_are_copied_and_counted_and_their_owners_dropped_once() {
+    for policy in POLICIES {
+        let mut r = rig(with(|c| c.policy = policy), strict());
+        let frames: Vec<Arc<[u8]>> = (0..N as u64).map(|i| frame(1000, i).into()).collect();
+        let owned = |frame: &Arc<[u8]>| Packet::from_owner(frame.clone()).unwrap();
+        let alone: Vec<_> = frames.iter().map(owned).collect();
+        r.send(0, alone);
+        // And behind a head with the headers.
+        let behind = frames.iter().map(|frame| {
+            let mut packet = Packet::copy_from(&mut r.cache, &frame[..14]).unwrap();
+            packet.append(Packet::from_owner(frame[14..].to_vec()).unwrap()).unwrap();
+            packet
+        });
+        let behind: Vec<_> = behind.collect();
+        r.send(0, behind);
+        r.settle();
+        let expected: Vec<_> = frames.iter().chain(&frames).map(|frame| frame.to_vec()).collect();
+        assert_eq!(r.far.drain(), expected, "{policy:?}");
+        assert_eq!(r.faults(), 2 * N as u64, "each is counted: {policy:?}");
+        assert!(frames.iter().all(|frame| Arc::strong_count(frame) == 1));
+        r.end();
+    }
+}

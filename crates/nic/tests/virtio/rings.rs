@@ -7,7 +7,7 @@ use std::time::Instant;
 use towpath_nic::virtio::{Config, Copybreak, UserConfig, UserTransport, VirtioNet};
 use towpath_packet::port::{PortControl, RxQueue, SettingValue, State, TxQueue, Wake};
 use towpath_packet::{
-    Backing, Batch, Checksum, DropReason, ExtBufOwner, ExtBufPool, Gso, GsoKind, Offloads, Region, UntrustedMem,
+    Backing, Batch, Checksum, DropReason, ExtBufOwner, ExtBufPool, Gso, GsoKind, Offloads, Packet, Region, UntrustedMem,
 };
 
 fn config(edit: impl FnOnce(&mut Config)) -> Config {
@@ -210,6 +210,22 @@ fn a_page_of_an_application_goes_out_as_it_is_and_its_memory_is_shared_on_the_wa
     assert!(rig.send(0, page));
     assert_eq!(backend.take(0)[0][HEADER..], bytes);
     assert_eq!(rig.control.faults().bounced, 1);
+    rig.end();
+}
+
+#[test]
+fn bytes_that_lie_in_no_region_are_copied_and_counted_and_their_owners_dropped_once() {
+    let backend = Backend::new(EVERYTHING, 1);
+    let mut rig = Rig::new(config(|_| {}), &backend);
+    let bytes: Arc<[u8]> = frame(9, 1400).into();
+    assert!(rig.send(0, Packet::from_owner(bytes.clone()).unwrap()));
+    let mut behind = rig.packet(&[&bytes[..14]]);
+    behind.append(Packet::from_owner(bytes[14..].to_vec()).unwrap()).unwrap();
+    assert!(rig.send(0, behind));
+    let got = backend.take(0);
+    assert!(got.iter().all(|got| got[HEADER..] == bytes[..]) && got.len() == 2);
+    assert_eq!((rig.control.faults().bounced, rig.tx[0].counters().snapshot().copied), (2, 2));
+    assert_eq!(Arc::strong_count(&bytes), 1);
     rig.end();
 }
 

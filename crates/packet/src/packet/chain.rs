@@ -23,10 +23,10 @@ impl Packet {
     }
 
     /// The regions of its [external buffers](crate::ExtBufPool), one per buffer: for drivers that
-    /// map memory on first use.
+    /// map memory on first use. [Owned](Packet::from_owner) buffers have none.
     pub fn extbuf_regions(&self) -> impl Iterator<Item = &RegionHandle> {
         std::iter::successors(Some(self.meta()), |meta| chained(meta))
-            .filter(|meta| meta.flags & flag::UNTRUSTED != 0)
+            .filter(|meta| meta.flags & flag::EXTERNAL != 0)
             // SAFETY: a chunk in use keeps its pool alive, and this packet owns the chain.
             .filter_map(|meta| unsafe { meta.owner.as_ref() }.region())
     }
@@ -300,6 +300,6 @@ impl<'a> Iterator for Chunks<'a> {
         let len = if meta.room.len > 0 { usize::from(meta.room.len) } else { meta.total as usize };
         // SAFETY: data and len describe bytes inside the chunk, which the borrowed packet owns;
         // bytes that others may write are marked as untrusted.
-        Some(unsafe { Chunk::new(meta.data, len, meta.flags & flag::UNTRUSTED != 0) })
+        Some(unsafe { Chunk::new(meta.data, len, meta.is_untrusted()) })
     }
 }

@@ -10,10 +10,11 @@
 //! only, and each has at least one byte. A packet that is passed by value is owned, and every call
 //! that refuses it returns it.
 //!
-//! A packet of a single [external buffer](crate::ExtBufPool::packet) has head and fragment in one:
+//! A packet of a single external buffer, of an [application](crate::ExtBufPool::packet) or
+//! [owned](Packet::from_owner), has head and fragment in one:
 //!
 //! ```text
-//!   Packet ──► bytes (untrusted)           no linear part, no room, no further fragment
+//!   Packet ──► bytes (perhaps untrusted)   no linear part, no room, no further fragment
 //! ```
 
 use crate::buf::Buf;

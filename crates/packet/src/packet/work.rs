@@ -17,7 +17,7 @@ impl Packet {
         (to.gso_kind, to.gso_size, to.gso_segs, to.hdr_len) =
             (from.gso_kind, from.gso_size, from.gso_segs, from.hdr_len);
         (to.vlan_tci, to.port, to.rx_queue, to.lane) = (from.vlan_tci, from.port, from.rx_queue, from.lane);
-        to.flags = to.flags & flag::UNTRUSTED | from.flags & !flag::UNTRUSTED;
+        to.flags = to.flags & flag::EXTERNAL | from.flags & !flag::EXTERNAL;
     }
 
     /// The state of the transport checksum.

@@ -9,6 +9,7 @@
 
 use super::shared::{Kind, PoolShared, destroy};
 use crate::meta::Meta;
+use crate::owned;
 use crate::sync::{AtomicPtr, Ordering};
 use std::ptr::{NonNull, null_mut};
 
@@ -115,17 +116,26 @@ impl PoolShared {
         // SAFETY: `count` chunks are in use, so the pool lives at least until they are returned
         // below.
         let shared = unsafe { this.as_ref() };
-        if shared.is_indirect() {
-            let mut at = Some(first);
-            while let Some(meta) = at {
-                // SAFETY: the chunks are owned, and linked up to `last`.
-                unsafe {
-                    shared.release_parent(meta);
-                    at = if meta == last { None } else { NonNull::new(meta.as_ref().next) };
+        let guard = EndsOnUnwind;
+        match &shared.kind {
+            Kind::Direct | Kind::ExtBuf(_) => {}
+            Kind::Indirect => {
+                let mut at = Some(first);
+                while let Some(meta) = at {
+                    // SAFETY: the chunks are owned, and linked up to `last`.
+                    unsafe {
+                        shared.release_parent(meta);
+                        at = if meta == last { None } else { NonNull::new(meta.as_ref().next) };
+                    }
                 }
             }
+            Kind::Owned => {
+                // SAFETY: as above.
+                unsafe { owned::free_run(first, last) };
+                std::mem::forget(guard);
+                return;
+            }
         }
-        let guard = EndsOnUnwind;
         let mut owner = None;
         // Before the push, because the pool may be freed right after it.
         let on_first = || {

@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Indirect,
     /// Memory of an external owner, which learns when some is free.
     ExtBuf(Arc<dyn ExtBufOwner>),
+    /// Memory of objects that the buffers own, each an allocation of its own.
+    Owned,
 }
 
 pub(crate) struct PoolShared {
@@ -27,7 +29,10 @@ pub(crate) struct PoolShared {
     pub(crate) headroom: u16,
     capacity: usize,
     floors: Floors,
-    metas: Region,
+    /// The first Meta.
+    first: *mut Meta,
+    /// Their memory; none if there are none.
+    _metas: Option<Region>,
     region: Option<RegionHandle>,
     /// Users of a shared chunk, by index; 0 for all others.
     refs: Box<[AtomicU32]>,
@@ -58,6 +63,20 @@ impl PoolShared {
         kind: Kind,
         region: Option<RegionHandle>,
     ) -> Result<NonNull<PoolShared>, PoolError> {
+        let metas = Region::new(config.capacity * size_of::<Meta>(), Backing::HugePreferred)?;
+        let shared = NonNull::from(Box::leak(Box::new(PoolShared::build(config, kind, region, Some(metas)))));
+        // SAFETY: just leaked, so it lives until `destroy`; nothing else refers to it yet.
+        unsafe { shared.as_ref().init_chunks(shared) };
+        Ok(shared)
+    }
+
+    /// The state without its chunks. Without memory for them, the capacity is 0.
+    pub(crate) fn build(
+        config: &PoolConfig,
+        kind: Kind,
+        region: Option<RegionHandle>,
+        metas: Option<Region>,
+    ) -> PoolShared {
         let PoolConfig { capacity, chunk, headroom, floors, max_caches, magazine, .. } = *config;
         // Two magazines per cache must not hold the whole of a small pool.
         let fill = (capacity / 16).clamp(1, magazine);
@@ -66,13 +85,14 @@ impl PoolShared {
         let magazines = if max_caches > 0 { capacity.div_ceil(fill) + 2 * max_caches + 1 } else { 0 };
         let (is_data, is_indirect, is_extbuf) =
             (matches!(kind, Kind::Direct), matches!(kind, Kind::Indirect), matches!(kind, Kind::ExtBuf(_)));
-        let shared = Box::new(PoolShared {
+        PoolShared {
             kind,
             chunk: if is_data { chunk as u16 } else { 0 },
             headroom: if is_data { headroom as u16 } else { 0 },
             capacity,
             floors,
-            metas: Region::new(capacity * size_of::<Meta>(), Backing::HugePreferred)?,
+            first: metas.as_ref().map_or(null_mut(), |metas| metas.base().as_ptr().cast()),
+            _metas: metas,
             refs: (0..capacity).map(|_| AtomicU32::new(0)).collect(),
             parents: (0..if is_indirect { capacity } else { 0 }).map(|_| UnsafeCell::new(None)).collect(),
             tokens: (0..if is_extbuf { capacity } else { 0 }).map(|_| UnsafeCell::default()).collect(),
@@ -83,11 +103,7 @@ impl PoolShared {
             max_caches,
             shortages: AtomicU64::new(0),
             outstanding: AtomicIsize::new(0),
-        });
-        let shared = NonNull::from(Box::leak(shared));
-        // SAFETY: just leaked, so it lives until `destroy`; nothing else refers to it yet.
-        unsafe { shared.as_ref().init_chunks(shared) };
-        Ok(shared)
+        }
     }
 
     /// Writes every Meta and puts all chunks in the depot, the lowest addresses on top.
@@ -133,12 +149,12 @@ impl PoolShared {
     }
 
     fn meta(&self, index: usize) -> *mut Meta {
-        self.metas.base().as_ptr().cast::<Meta>().wrapping_add(index)
+        self.first.wrapping_add(index)
     }
 
     /// Index of a chunk of this pool.
     fn index(&self, meta: NonNull<Meta>) -> usize {
-        (meta.as_ptr().addr() - self.metas.base().as_ptr().addr()) / size_of::<Meta>()
+        (meta.as_ptr().addr() - self.first.addr()) / size_of::<Meta>()
     }
 
     pub(crate) fn region(&self) -> Option<&RegionHandle> {
@@ -148,6 +164,11 @@ impl PoolShared {
     #[inline]
     pub(crate) fn is_indirect(&self) -> bool {
         matches!(self.kind, Kind::Indirect)
+    }
+
+    #[inline]
+    pub(crate) fn is_owned(&self) -> bool {
+        matches!(self.kind, Kind::Owned)
     }
 
     /// Chunks that an allocation for `direction` leaves in the depot.
@@ -251,7 +272,7 @@ impl PoolShared {
     pub(super) unsafe fn on_free_orphaned(&self, meta: NonNull<Meta>) {
         if let Kind::ExtBuf(owner) = &self.kind
             // SAFETY: owned by the caller.
-            && unsafe { meta.as_ref() }.flags & flag::UNTRUSTED != 0
+            && unsafe { meta.as_ref() }.flags & flag::EXTERNAL != 0
         {
             // SAFETY: as above, and of this pool of external buffers.
             owner.on_free_orphaned(unsafe { self.token(meta) }.value);

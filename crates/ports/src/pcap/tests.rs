@@ -457,3 +457,28 @@ fn a_file_that_is_read_sends_nothing_and_one_that_is_written_receives_nothing() 
     let (mut rx, _) = start(Config::write(&path), &pool);
     assert_eq!((rx.rx(&mut Batch::new()), rx.wake(), rx.state()), (0, Wake::Never, State::Up));
 }
+
+#[test]
+fn bytes_that_packets_own_are_written_and_freed() {
+    for name in ["x.pcap", "x.pcapng"] {
+        let (_dir, path) = file(name);
+        let pool = pool();
+        let (_, mut tx) = start(Config { path: path.clone(), mode: Mode::Write(WriteConfig::default()) }, &pool);
+        let bytes: Vec<Arc<[u8]>> = [1, 60, 1514, 65535].map(|len| vec![len as u8; len].into()).to_vec();
+        let mut batch = Batch::new();
+        for bytes in &bytes {
+            batch.push(Packet::from_owner(bytes.clone()).unwrap()).unwrap();
+            // And behind a head.
+            let mut packet = Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &bytes[..1]).unwrap();
+            packet.append(Packet::from_owner(bytes.clone()).unwrap()).unwrap();
+            batch.push(packet).unwrap();
+        }
+        assert_eq!(tx.tx(&mut batch), 8);
+        assert_eq!((tx.close(), tx.counters().snapshot().packets), (Ok(()), 8));
+        drop(tx);
+        let expected = bytes.iter().flat_map(|bytes| [bytes.to_vec(), [&bytes[..1], bytes].concat()]);
+        assert!(read(&path).into_iter().map(|(_, bytes)| bytes).eq(expected));
+        assert!(bytes.iter().all(|bytes| Arc::strong_count(bytes) == 1));
+        assert_eq!(pool.stats().free, 1024);
+    }
+}

@@ -52,6 +52,31 @@ fn packets_cross_without_a_copy_and_with_their_metadata() {
 }
 
 #[test]
+fn bytes_that_a_packet_owns_cross_in_place_and_are_freed_on_the_other_thread_or_with_the_ring() {
+    let pool = pool();
+    let (mut a, mut b) = started(16, 1, 1, &pool);
+    let bytes: Arc<[u8]> = vec![7; 1000].into();
+    let mut batch = Batch::new();
+    (0..4).for_each(|_| batch.push(Packet::from_owner(bytes.clone()).unwrap()).unwrap());
+    assert_eq!((a.tx[0].tx(&mut batch), Arc::strong_count(&bytes)), (4, 5));
+    let there = std::thread::scope(|scope| {
+        let receive = || {
+            let mut got = Batch::new();
+            b.rx[0].rx(&mut got);
+            got.iter().map(|packet| packet.chunks().next().unwrap().as_ptr().addr()).collect::<Vec<_>>()
+        };
+        scope.spawn(receive).join().unwrap()
+    });
+    assert_eq!(there, [bytes.as_ptr().addr(); 4]);
+    assert_eq!(Arc::strong_count(&bytes), 1);
+    // What nobody received ends with the queues.
+    batch.push(Packet::from_owner(bytes.clone()).unwrap()).unwrap();
+    assert_eq!((a.tx[0].tx(&mut batch), Arc::strong_count(&bytes)), (1, 2));
+    drop((a, b));
+    assert_eq!(Arc::strong_count(&bytes), 1);
+}
+
+#[test]
 fn a_full_ring_accepts_no_more_and_the_rest_of_the_batch_stays_in_order() {
     let pool = pool();
     let (mut a, mut b) = started(4, 1, 1, &pool);

@@ -80,6 +80,15 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
+/// A frame in memory of its own: as a whole, and behind a head with the first `headers` bytes. Each
+/// with the owner of the bytes, which the packet shares.
+pub(crate) fn owned(frame: &[u8], headers: usize, cache: &mut Cache) -> [(Packet, Arc<[u8]>); 2] {
+    let (whole, rest): (Arc<[u8]>, Arc<[u8]>) = (frame.into(), frame[headers..].into());
+    let mut behind = Packet::copy_from(cache, &frame[..headers]).unwrap();
+    behind.append(Packet::from_owner(rest.clone()).unwrap()).unwrap();
+    [(Packet::from_owner(whole.clone()).unwrap(), whole), (behind, rest)]
+}
+
 /// Frames between two hosts.
 #[derive(Clone, Copy)]
 pub(crate) struct Between {

@@ -4,6 +4,7 @@ use crate::common::*;
 use crate::support::{Namespace, Need, needs, skip};
 use std::collections::HashSet;
 use std::net::UdpSocket;
+use std::sync::Arc;
 use towpath_packet::port::{Ability, Layer, Port, PortError, Queues, RxQueue, State, TxBarrier, TxQueue, Wake};
 use towpath_packet::{Batch, Checksum, DropReason, Gso, GsoKind, Offloads, Packet, Pool, Vlan};
 use towpath_ports::packet::{Config, PacketPort, PacketRx, PacketTx, open};
@@ -98,6 +99,33 @@ fn bytes_go_through_an_interface_unchanged_in_both_directions_and_nothing_is_rec
         assert_eq!((s.packets, s.bytes, s.all_drops()), (3, sent, 0));
         let s = q.rx[0].counters().snapshot();
         assert!(s.packets >= 3 && s.calls == 0, "out of the ring, without a system call: {s:?}");
+    }
+}
+
+#[test]
+fn bytes_that_packets_own_are_sent_from_where_they_lie() {
+    if !needs("bytes_that_packets_own_are_sent_from_where_they_lie", NEEDS) {
+        return;
+    }
+    for qdisc in ["normal", "bypass"] {
+        let pair = pair();
+        let mut q = pair.start(&format!(",qdisc={qdisc}"));
+        let socket = pair.socket(7000);
+        let pool = pool();
+        for len in [1, 100, 1472] {
+            let payload = pattern(len);
+            let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+            for (packet, owner) in owned(&frame, 42, &mut tx_cache(&pool)) {
+                send(&mut q.tx[0], packet);
+                assert_eq!(datagram(&socket), payload);
+                until("the owner is still in use", || {
+                    q.tx[0].reclaim();
+                    Arc::strong_count(&owner) == 1
+                });
+            }
+        }
+        let s = q.tx[0].counters().snapshot();
+        assert_eq!((s.packets, s.copied, s.all_drops()), (6, 0, 0));
     }
 }
 

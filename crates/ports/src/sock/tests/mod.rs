@@ -222,6 +222,36 @@ fn frames_are_sent_from_their_pages_and_complete_in_the_order_in_which_their_las
 }
 
 #[test]
+fn bytes_that_a_packet_owns_reach_the_application_that_its_headers_name_and_are_freed() {
+    let mut rig = Rig::new("");
+    let (umem, other) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
+    let (mut app, mut rest) = (rig.connect(&umem, "udp dport 7"), rig.connect(&other, "default"));
+    rig.until_sessions(2);
+    app.fill(&mut frames(&umem, 8, 1)).unwrap();
+    rest.fill(&mut frames(&other, 8, 1)).unwrap();
+    let bytes: [Arc<[u8]>; 2] = [udp(7, 500).into(), udp(8, 3000).into()];
+    let mut batch = Batch::new();
+    for bytes in &bytes {
+        batch.push(Packet::from_owner(bytes.clone()).unwrap()).unwrap();
+        let mut behind = Packet::copy_from(&mut rig.pool.cache(Direction::Tx).unwrap(), &bytes[..42]).unwrap();
+        behind.append(Packet::from_owner(bytes[42..].to_vec()).unwrap()).unwrap();
+        batch.push(behind).unwrap();
+    }
+    rig.tx.reclaim();
+    assert_eq!(rig.tx.tx(&mut batch), 4);
+    rig.tx.kick();
+    for (socket, bytes) in [(&mut app, &bytes[0]), (&mut rest, &bytes[1])] {
+        let mut got = Vec::new();
+        socket.rx(&mut got).unwrap();
+        let got: Vec<u8> = got.iter().flat_map(|frame| frame.bytes().to_vec()).collect();
+        assert!(got == [&bytes[..], bytes].concat(), "{} bytes of 2 × {}", got.len(), bytes.len());
+        assert_eq!(Arc::strong_count(bytes), 1);
+    }
+    drop((app, rest));
+    rig.end();
+}
+
+#[test]
 fn a_packet_of_several_frames_is_sent_as_one_even_if_its_end_comes_later() {
     let mut rig = Rig::new("");
     let umem = Umem::new(64, 2048).unwrap();

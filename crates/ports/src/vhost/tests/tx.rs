@@ -111,6 +111,21 @@ fn packets_of_any_size_are_written_in_order_and_unchanged_in_every_kind_of_ring(
 }
 
 #[test]
+fn bytes_that_a_packet_owns_are_written_to_the_guest_and_freed() {
+    for (format, features) in kinds() {
+        let mut posted = Posted::new(format, features | feature::MRG_RXBUF);
+        let bytes: Arc<[u8]> = posted.guest.random_bytes(3000).into();
+        let mut behind = posted.packet(&bytes[..20]);
+        behind.append(Packet::from_owner(bytes.clone()).unwrap()).unwrap();
+        (0..8).for_each(|_| posted.post(1010, 2));
+        let mut out = batch([Packet::from_owner(bytes.clone()).unwrap(), behind]);
+        assert_eq!((posted.tx.tx(&mut out), Arc::strong_count(&bytes)), (2, 1), "{format:?} {features:#x}");
+        let received: Vec<_> = posted.received().into_iter().map(|(_, data)| data).collect();
+        assert_eq!(received, [bytes.to_vec(), [&bytes[..20], &bytes].concat()], "{format:?} {features:#x}");
+    }
+}
+
+#[test]
 fn a_packet_waits_in_the_batch_until_there_are_chains_enough_and_takes_none_before() {
     for (format, features) in kinds() {
         let mut posted = Posted::new(format, features | feature::MRG_RXBUF);

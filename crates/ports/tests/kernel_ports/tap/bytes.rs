@@ -3,8 +3,9 @@
 use super::{NEEDS, datagram, packet, socket, tap, to_host, try_open};
 use crate::common::*;
 use crate::support::{Namespace, needs};
+use std::sync::Arc;
 use towpath_packet::port::{Port, RxQueue, TxQueue};
-use towpath_packet::{Checksum, DropReason, Offloads};
+use towpath_packet::{Checksum, DropReason, Gso, GsoKind, Offloads};
 use towpath_wire::emit::Checksums;
 
 #[test]
@@ -90,4 +91,39 @@ fn datagrams_as_long_as_the_largest_mtu_go_through_whole() {
     assert!(p.frags() > 30, "all chunks of a long chain are written");
     send(&mut q.tx[0], p);
     assert_eq!(datagram(&socket), payload);
+}
+
+#[test]
+fn bytes_that_packets_own_are_written_from_where_they_lie() {
+    if !needs("bytes_that_packets_own_are_written_from_where_they_lie", NEEDS) {
+        return;
+    }
+    let ns = Namespace::new("owned");
+    let (_, mut q) = tap(&ns, ",mtu=65521", Offloads::NONE);
+    let socket = socket(&ns, "10.0.0.1:7000");
+    let pool = pool();
+    let cache = &mut tx_cache(&pool);
+    for len in [1, 1472, 65521 - 28] {
+        let payload = pattern(len);
+        let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+        for (packet, owner) in owned(&frame, 42, cache) {
+            send(&mut q.tx[0], packet);
+            assert!(datagram(&socket) == payload);
+            assert_eq!(Arc::strong_count(&owner), 1, "freed when it was written");
+        }
+    }
+    let tx = q.tx[0].counters().snapshot();
+    assert_eq!((tx.packets, tx.copied, tx.all_drops()), (6, 0, 0));
+    // A super-packet, which the kernel splits.
+    assert!(q.tx[0].offloads().has(Offloads::USO));
+    let payload = pattern(40_000);
+    let (frame, start, _) = to_host().udp(9, 7000, &payload, Checksums::Partial);
+    for (mut packet, owner) in owned(&frame, 42, cache) {
+        packet.set_csum(Checksum::Partial { start, offset: 6 });
+        packet.set_gso(Some(Gso { kind: GsoKind::Udp, ecn: false, size: 1000, segs: 40, hdr_len: 42 }));
+        send(&mut q.tx[0], packet);
+        let datagrams: Vec<u8> = (0..40).flat_map(|_| datagram(&socket)).collect();
+        assert!(datagrams == payload);
+        assert_eq!(Arc::strong_count(&owner), 1);
+    }
 }

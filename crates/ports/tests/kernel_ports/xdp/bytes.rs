@@ -3,6 +3,7 @@
 use super::{NEEDS, all_free, datagram, pair, pool_of, to_host};
 use crate::common::*;
 use crate::support::needs;
+use std::sync::Arc;
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Backing, Batch, Checksum, Direction, IndirectPool, Offloads, Packet, Pool, PoolConfig};
 use towpath_wire::emit::Checksums;
@@ -156,6 +157,13 @@ fn packets_outside_the_umem_or_in_a_shared_buffer_are_copied_and_arrive() {
     assert_eq!(q.tx[0].tx(&mut batch), 3);
     for _ in 0..3 {
         assert!(datagram(&socket) == payload);
+    }
+    let copied = q.tx[0].counters().snapshot().copied;
+    // Bytes of their own are freed as soon as they are copied.
+    for (n, (packet, owner)) in (1..).zip(owned(&frame, 42, &mut cache)) {
+        send(&mut q.tx[0], packet);
+        assert!(datagram(&socket) == payload);
+        assert_eq!((q.tx[0].counters().snapshot().copied, Arc::strong_count(&owner)), (copied + n, 1));
     }
     drop((shared, views, q, cache));
     all_free(&pool);
