@@ -1,0 +1,224 @@
+//! `poll` and `ppoll`, which wake the datapath for the sockets of this library, as the kernel's
+//! `xsk_poll` does: if the TX ring has entries and the datapath asked for it. Then they pass on to
+//! the C library. The kernel's `poll` alone sees a UNIX socket, which wakes nothing.
+//!
+//! ```text
+//!   poll(fds) ──► SLOTS: is it one of ours? ── TX has entries, need_wakeup ──► send, without data
+//!      └────────► the C library's poll
+//! ```
+//!
+//! Without a socket of this library a call costs one load more than before, and else a comparison
+//! for each descriptor and socket. There is no lock, because `poll` may be called in a signal
+//! handler. A duplicate of a descriptor wakes nothing.
+
+use crate::next::{next, set_errno};
+use crate::options::cookie;
+use crate::ring_area::RingArea;
+use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use towpath_packet::xsk_ring::Layout;
+
+/// A socket as `poll` needs it.
+#[derive(Debug)]
+struct Sender {
+    fd: c_int,
+    /// The kernel's identity of the socket behind the descriptor.
+    cookie: u64,
+    area: Arc<RingArea>,
+    tx: Layout,
+}
+
+impl Sender {
+    /// Wakes the datapath if it sleeps and the TX ring has entries.
+    fn wake(&self) {
+        // A program that closed the descriptor may have another socket at its number.
+        if self.area.needs_wakeup(&self.tx) && cookie(self.fd) == Some(self.cookie) {
+            // SAFETY: no data. A failure means that there are enough unread ones, or that the
+            // session is over, which poll reports.
+            unsafe { libc::send(self.fd, null(), 0, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        }
+    }
+}
+
+/// A place in the list of sockets. It is never freed, and used again for a later socket.
+#[derive(Debug)]
+struct Slot {
+    /// Null if it is free.
+    sender: AtomicPtr<Sender>,
+    /// Calls that may hold a reference to the sender.
+    readers: AtomicU32,
+    next: *const Slot,
+}
+
+static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
+
+/// All places, the newest first.
+fn slots() -> impl Iterator<Item = &'static Slot> {
+    // Acquire: the slot was written before it was published.
+    let mut at = SLOTS.load(Ordering::Acquire).cast_const();
+    std::iter::from_fn(move || {
+        // SAFETY: null, or a slot, which is never freed.
+        let slot = unsafe { at.as_ref() }?;
+        at = slot.next;
+        Some(slot)
+    })
+}
+
+impl Slot {
+    /// Calls `f` with the sender, which stays for that time.
+    fn with(&self, f: impl FnOnce(&Sender)) {
+        // SeqCst here and in the drop of an entry: either this load sees null, or that one sees the
+        // reader.
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: null, or a sender that is not freed while there are readers.
+        if let Some(sender) = unsafe { self.sender.load(Ordering::SeqCst).as_ref() } {
+            f(sender);
+        }
+        self.readers.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// A socket's place in the list, which is free after the drop.
+#[derive(Debug)]
+pub(crate) struct PollEntry(Option<&'static Slot>);
+
+impl PollEntry {
+    /// Adds the socket behind `fd`.
+    pub(crate) fn of(fd: c_int, area: Arc<RingArea>, tx: Layout) -> PollEntry {
+        let Some(cookie) = cookie(fd) else { return PollEntry(None) };
+        let sender = Box::into_raw(Box::new(Sender { fd, cookie, area, tx }));
+        let free = |slot: &&Slot| {
+            slot.sender.compare_exchange(null_mut(), sender, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        PollEntry(Some(slots().find(free).unwrap_or_else(|| Slot::publish(sender))))
+    }
+}
+
+impl Slot {
+    /// Adds a place to the list.
+    fn publish(sender: *mut Sender) -> &'static Slot {
+        let slot = Box::leak(Box::new(Slot {
+            sender: AtomicPtr::new(sender),
+            readers: AtomicU32::new(0),
+            next: SLOTS.load(Ordering::Acquire),
+        }));
+        let at: *mut Slot = slot;
+        loop {
+            let next = slot.next.cast_mut();
+            // Release: the slot before its address.
+            match SLOTS.compare_exchange(next, at, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return slot,
+                Err(now) => slot.next = now,
+            }
+        }
+    }
+}
+
+impl Drop for PollEntry {
+    fn drop(&mut self) {
+        let Some(slot) = self.0 else { return };
+        let sender = slot.sender.swap(null_mut(), Ordering::SeqCst);
+        while slot.readers.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        // SAFETY: it came from a box, it is in the list no more, and no call holds a reference.
+        drop(unsafe { Box::from_raw(sender) });
+    }
+}
+
+/// Wakes the datapaths of the sockets among the descriptors.
+///
+/// # Safety
+/// `fds` is null, or points to `n` elements.
+unsafe fn wake(fds: *const pollfd, n: nfds_t) {
+    if SLOTS.load(Ordering::Relaxed).is_null() || fds.is_null() {
+        return;
+    }
+    // SAFETY: as the caller promises.
+    let fds = unsafe { std::slice::from_raw_parts(fds, n as usize) };
+    for slot in slots() {
+        slot.with(|sender| {
+            if fds.iter().any(|wait| wait.fd == sender.fd) {
+                sender.wake();
+            }
+        });
+    }
+}
+
+/// The answer without a next definition.
+fn missing() -> c_int {
+    set_errno(libc::ENOSYS);
+    -1
+}
+
+// These are points of cancellation: the C library unwinds through them, so they are "C-unwind" and
+// own nothing while the next one waits.
+
+/// `poll`: wakes the datapath for a descriptor of
+/// [`xsk_socket__fd`](crate::socket::xsk_socket__fd), and waits as the C library's.
+///
+/// # Safety
+/// The C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+    let next = next!(c"poll" as unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int) -> c_int);
+    // SAFETY: as the caller promises.
+    unsafe { wake(fds, n) };
+    // SAFETY: as the caller promises.
+    next.map_or_else(missing, |next| unsafe { next(fds, n, timeout) })
+}
+
+/// `ppoll`: as [`poll`].
+///
+/// # Safety
+/// The C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ppoll(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    type Type = unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
+    let next = next!(c"ppoll" as Type);
+    // SAFETY: as the caller promises.
+    unsafe { wake(fds, n) };
+    // SAFETY: as the caller promises.
+    next.map_or_else(missing, |next| unsafe { next(fds, n, timeout, mask) })
+}
+
+/// What glibc's header calls in place of `poll` in programs built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// The C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, bytes: size_t) -> c_int {
+    type Type = unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int, size_t) -> c_int;
+    let next = next!(c"__poll_chk" as Type);
+    // SAFETY: as the caller promises.
+    unsafe { wake(fds, n.min((bytes / size_of::<pollfd>()) as nfds_t)) };
+    // SAFETY: as the caller promises.
+    next.map_or_else(missing, |next| unsafe { next(fds, n, timeout, bytes) })
+}
+
+/// What glibc's header calls in place of `ppoll` in programs built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// The C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __ppoll_chk(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    bytes: size_t,
+) -> c_int {
+    type Type = unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t, size_t) -> c_int;
+    let next = next!(c"__ppoll_chk" as Type);
+    // SAFETY: as the caller promises.
+    unsafe { wake(fds, n.min((bytes / size_of::<pollfd>()) as nfds_t)) };
+    // SAFETY: as the caller promises.
+    next.map_or_else(missing, |next| unsafe { next(fds, n, timeout, mask, bytes) })
+}
