@@ -94,6 +94,15 @@ impl Program {
     pub(crate) fn command(&self, sockets: &str, args: &[&str]) -> Command {
         let mut command = unprivileged(&self.binary);
         command.args(args).env("TOWPATH_XDP", sockets).stdin(Stdio::null());
+        self.preloaded(command)
+    }
+
+    /// The command for the program as the user that the test has.
+    pub(crate) fn privileged(&self) -> Command {
+        self.preloaded(Command::new(&self.binary))
+    }
+
+    fn preloaded(&self, mut command: Command) -> Command {
         if let Some(library) = &self.preload {
             command.env("LD_PRELOAD", library);
         }
