@@ -222,3 +222,6 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     // SAFETY: as the caller promises.
     next.map_or_else(missing, |next| unsafe { next(fds, n, timeout, mask, bytes) })
 }
+
+#[cfg(test)]
+mod tests;
