@@ -14,7 +14,7 @@
 //! | [`socket`] | `xsk_socket__*`: creating and deleting a socket |
 //! | [`opts`] | the structures of options of `…__create_opts` |
 //! | [`options`] | `getsockopt` with `SOL_XDP`: statistics and options; `setsockopt` for busy polling |
-//! | [`poll`](mod@poll) | `poll` and `ppoll`, which wake the datapath |
+//! | [`poll`](mod@poll) | `poll` and `ppoll`, which wake the datapath; `recvfrom` without room |
 //! | [`rlimit`] | `setrlimit` of `RLIMIT_MEMLOCK`, which is not needed here |
 //! | [`program`] | functions that load and attach a BPF program, which is not needed here |
 //! | [`static_libxdp`] | detects programs that make AF_XDP sockets of the kernel |

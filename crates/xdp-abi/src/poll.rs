@@ -1,6 +1,12 @@
-//! `poll` and `ppoll`, which wake the datapath for the sockets of this library, as the kernel's
-//! `xsk_poll` does: if the TX ring has entries and the datapath asked for it. Then they pass on to
-//! the C library. The kernel's `poll` alone sees a UNIX socket, which wakes nothing.
+//! `poll`, `ppoll` and `recvfrom` of the sockets of this library.
+//!
+//! `poll` wakes the datapath, as the kernel's `xsk_poll` does: if the TX ring has entries and the
+//! datapath asked for it. Then it passes on to the C library. The kernel's `poll` alone sees a UNIX
+//! socket, which wakes nothing.
+//!
+//! `recvfrom` without room, by which a program polls the kernel's sockets, leaves the record in the
+//! socket that makes it readable: a datapath that only sends to the program has no reason to look
+//! after it.
 //!
 //! ```text
 //!   poll(fds) ──► SLOTS: is it one of ours? ── TX has entries, need_wakeup ──► send, without data
@@ -8,33 +14,35 @@
 //! ```
 //!
 //! Without a socket of this library a call costs one load more than before, and else a comparison
-//! for each descriptor and socket. There is no lock, because `poll` may be called in a signal
-//! handler. A duplicate of a descriptor wakes nothing.
+//! for each descriptor and socket. There is no lock, because the functions may be called in a
+//! signal handler. A duplicate of a descriptor is not recognized.
 
 use crate::next::{next, set_errno};
 use crate::options::cookie;
 use crate::ring_area::RingArea;
-use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
+use libc::{c_int, c_void, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use towpath_packet::xsk_ring::Layout;
 
-/// A socket as `poll` needs it.
+/// A socket as these functions need it.
 #[derive(Debug)]
-struct Sender {
+struct Polled {
     fd: c_int,
     /// The kernel's identity of the socket behind the descriptor.
     cookie: u64,
     area: Arc<RingArea>,
-    tx: Layout,
+    /// `None` for a socket that only receives.
+    tx: Option<Layout>,
 }
 
-impl Sender {
+impl Polled {
     /// Wakes the datapath if it sleeps and the TX ring has entries.
     fn wake(&self) {
         // A program that closed the descriptor may have another socket at its number.
-        if self.area.needs_wakeup(&self.tx) && cookie(self.fd) == Some(self.cookie) {
+        let asleep = self.tx.is_some_and(|tx| self.area.needs_wakeup(&tx));
+        if asleep && cookie(self.fd) == Some(self.cookie) {
             // SAFETY: no data. A failure means that there are enough unread ones, or that the
             // session is over, which poll reports.
             unsafe { libc::send(self.fd, null(), 0, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
@@ -46,8 +54,8 @@ impl Sender {
 #[derive(Debug)]
 struct Slot {
     /// Null if it is free.
-    sender: AtomicPtr<Sender>,
-    /// Calls that may hold a reference to the sender.
+    socket: AtomicPtr<Polled>,
+    /// Calls that may hold a reference to the socket.
     readers: AtomicU32,
     next: *const Slot,
 }
@@ -67,14 +75,14 @@ fn slots() -> impl Iterator<Item = &'static Slot> {
 }
 
 impl Slot {
-    /// Calls `f` with the sender, which stays for that time.
-    fn with(&self, f: impl FnOnce(&Sender)) {
+    /// Calls `f` with the socket, which stays for that time.
+    fn with(&self, f: impl FnOnce(&Polled)) {
         // SeqCst here and in the drop of an entry: either this load sees null, or that one sees the
         // reader.
         self.readers.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: null, or a sender that is not freed while there are readers.
-        if let Some(sender) = unsafe { self.sender.load(Ordering::SeqCst).as_ref() } {
-            f(sender);
+        // SAFETY: null, or a socket that is not freed while there are readers.
+        if let Some(socket) = unsafe { self.socket.load(Ordering::SeqCst).as_ref() } {
+            f(socket);
         }
         self.readers.fetch_sub(1, Ordering::Release);
     }
@@ -86,21 +94,21 @@ pub(crate) struct PollEntry(Option<&'static Slot>);
 
 impl PollEntry {
     /// Adds the socket behind `fd`.
-    pub(crate) fn of(fd: c_int, area: Arc<RingArea>, tx: Layout) -> PollEntry {
+    pub(crate) fn of(fd: c_int, area: Arc<RingArea>, tx: Option<Layout>) -> PollEntry {
         let Some(cookie) = cookie(fd) else { return PollEntry(None) };
-        let sender = Box::into_raw(Box::new(Sender { fd, cookie, area, tx }));
+        let socket = Box::into_raw(Box::new(Polled { fd, cookie, area, tx }));
         let free = |slot: &&Slot| {
-            slot.sender.compare_exchange(null_mut(), sender, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            slot.socket.compare_exchange(null_mut(), socket, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         };
-        PollEntry(Some(slots().find(free).unwrap_or_else(|| Slot::publish(sender))))
+        PollEntry(Some(slots().find(free).unwrap_or_else(|| Slot::publish(socket))))
     }
 }
 
 impl Slot {
     /// Adds a place to the list.
-    fn publish(sender: *mut Sender) -> &'static Slot {
+    fn publish(socket: *mut Polled) -> &'static Slot {
         let slot = Box::leak(Box::new(Slot {
-            sender: AtomicPtr::new(sender),
+            socket: AtomicPtr::new(socket),
             readers: AtomicU32::new(0),
             next: SLOTS.load(Ordering::Acquire),
         }));
@@ -119,12 +127,12 @@ impl Slot {
 impl Drop for PollEntry {
     fn drop(&mut self) {
         let Some(slot) = self.0 else { return };
-        let sender = slot.sender.swap(null_mut(), Ordering::SeqCst);
+        let socket = slot.socket.swap(null_mut(), Ordering::SeqCst);
         while slot.readers.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
         // SAFETY: it came from a box, it is in the list no more, and no call holds a reference.
-        drop(unsafe { Box::from_raw(sender) });
+        drop(unsafe { Box::from_raw(socket) });
     }
 }
 
@@ -139,9 +147,9 @@ unsafe fn wake(fds: *const pollfd, n: nfds_t) {
     // SAFETY: as the caller promises.
     let fds = unsafe { std::slice::from_raw_parts(fds, n as usize) };
     for slot in slots() {
-        slot.with(|sender| {
-            if fds.iter().any(|wait| wait.fd == sender.fd) {
-                sender.wake();
+        slot.with(|socket| {
+            if fds.iter().any(|wait| wait.fd == socket.fd) {
+                socket.wake();
             }
         });
     }
@@ -221,6 +229,29 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     unsafe { wake(fds, n.min((bytes / size_of::<pollfd>()) as nfds_t)) };
     // SAFETY: as the caller promises.
     next.map_or_else(missing, |next| unsafe { next(fds, n, timeout, mask, bytes) })
+}
+
+/// `recvfrom`: the C library's. Without room it takes nothing from a socket of this library.
+///
+/// # Safety
+/// The C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    type Type =
+        unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
+    let (next, mut flags) = (next!(c"recvfrom" as Type), flags);
+    if len == 0 {
+        slots().for_each(|slot| slot.with(|socket| flags |= if socket.fd == fd { libc::MSG_PEEK } else { 0 }));
+    }
+    // SAFETY: as the caller promises.
+    next.map_or_else(|| missing() as ssize_t, |next| unsafe { next(fd, buffer, len, flags, from, from_len) })
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub struct Socket {
     /// The rings; the program has their addresses.
     _area: Arc<RingArea>,
     _options: OptionsEntry,
-    _poll: Option<PollEntry>,
+    _poll: PollEntry,
     /// The session lasts as long as this connection.
     _connection: OwnedFd,
     /// The descriptor by which the program waits and kicks.
@@ -131,7 +131,8 @@ impl CreateArgs<'_> {
         self.umem.sockets().push(SocketRecord { interface, queue, path: path.clone(), session });
         let (_area, zero_copy) = (Arc::new(area), self.config.bind_flags & BIND_ZEROCOPY != 0);
         let _options = OptionsEntry::of(poll_fd.as_raw_fd(), _area.clone(), rings.statistics, zero_copy);
-        let _poll = (!self.tx.is_null()).then(|| PollEntry::of(poll_fd.as_raw_fd(), _area.clone(), rings.tx));
+        let tx = (!self.tx.is_null()).then_some(rings.tx);
+        let _poll = PollEntry::of(poll_fd.as_raw_fd(), _area.clone(), tx);
         let umem = self.umem.clone();
         Ok(Socket { umem, _area, _options, _poll, _connection: connection, poll_fd, path, session })
     }

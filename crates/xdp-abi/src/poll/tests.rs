@@ -20,7 +20,7 @@ impl Rig {
         let area = Arc::new(RingArea::reserve(16, 16).unwrap());
         let (Rings { fill, .. }, _) = Rings::lay_out(&area.sizes(2, 2));
         let (ring, _) = area.prepared();
-        let entry = Some(PollEntry::of(ours.as_raw_fd(), area, fill));
+        let entry = Some(PollEntry::of(ours.as_raw_fd(), area, Some(fill)));
         Rig { ours, datapath, ring, entry }
     }
 
@@ -111,4 +111,22 @@ fn sockets_come_and_go_while_others_wait() {
         }
     });
     assert!(rig.kicks() > 0);
+}
+
+#[test]
+fn reading_without_room_leaves_the_record_that_makes_the_socket_readable() {
+    let (rig, other) = (Rig::new(), UnixDatagram::pair().unwrap());
+    let read = |fd: &UnixDatagram, len| {
+        let mut byte = 0u8;
+        let (at, flags) = ((&raw mut byte).cast(), libc::MSG_DONTWAIT);
+        // SAFETY: there is room for a byte.
+        unsafe { recvfrom(fd.as_raw_fd(), at, len, flags, null_mut(), null_mut()) }
+    };
+    for far in [&rig.datapath, &other.1] {
+        far.send(&[7]).unwrap();
+    }
+    assert_eq!((0..3).map(|_| read(&rig.ours, 0)).collect::<Vec<_>>(), [0; 3]);
+    assert_eq!((read(&rig.ours, 1), read(&rig.ours, 1)), (1, -1));
+    // Another socket's record is taken.
+    assert_eq!((read(&other.0, 0), read(&other.0, 0)), (0, -1));
 }
