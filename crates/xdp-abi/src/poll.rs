@@ -57,19 +57,23 @@ struct Slot {
     socket: AtomicPtr<Polled>,
     /// Calls that may hold a reference to the socket.
     readers: AtomicU32,
-    next: *const Slot,
+    /// Constant once the slot is in the list.
+    next: AtomicPtr<Slot>,
 }
+
+/// How often the drop of an entry waits for readers, which only look at a ring.
+const MOST_YIELDS: u32 = 100_000;
 
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
 
 /// All places, the newest first.
 fn slots() -> impl Iterator<Item = &'static Slot> {
     // Acquire: the slot was written before it was published.
-    let mut at = SLOTS.load(Ordering::Acquire).cast_const();
+    let mut at = SLOTS.load(Ordering::Acquire);
     std::iter::from_fn(move || {
         // SAFETY: null, or a slot, which is never freed.
         let slot = unsafe { at.as_ref() }?;
-        at = slot.next;
+        at = slot.next.load(Ordering::Relaxed);
         Some(slot)
     })
 }
@@ -107,20 +111,16 @@ impl PollEntry {
 impl Slot {
     /// Adds a place to the list.
     fn publish(socket: *mut Polled) -> &'static Slot {
-        let slot = Box::leak(Box::new(Slot {
-            socket: AtomicPtr::new(socket),
-            readers: AtomicU32::new(0),
-            next: SLOTS.load(Ordering::Acquire),
-        }));
-        let at: *mut Slot = slot;
-        loop {
-            let next = slot.next.cast_mut();
-            // Release: the slot before its address.
-            match SLOTS.compare_exchange(next, at, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return slot,
-                Err(now) => slot.next = now,
-            }
+        let (readers, next) = (AtomicU32::new(0), AtomicPtr::new(SLOTS.load(Ordering::Acquire)));
+        let slot: &'static Slot = Box::leak(Box::new(Slot { socket: AtomicPtr::new(socket), readers, next }));
+        let at = std::ptr::from_ref(slot).cast_mut();
+        let mut next = slot.next.load(Ordering::Relaxed);
+        // Release: the slot before its address.
+        while let Err(now) = SLOTS.compare_exchange(next, at, Ordering::AcqRel, Ordering::Acquire) {
+            slot.next.store(now, Ordering::Relaxed);
+            next = now;
         }
+        slot
     }
 }
 
@@ -128,11 +128,16 @@ impl Drop for PollEntry {
     fn drop(&mut self) {
         let Some(slot) = self.0 else { return };
         let socket = slot.socket.swap(null_mut(), Ordering::SeqCst);
-        while slot.readers.load(Ordering::SeqCst) > 0 {
+        for _ in 0..MOST_YIELDS {
+            if slot.readers.load(Ordering::SeqCst) == 0 {
+                // SAFETY: it came from a box, it is in the list no more, and no call holds a
+                // reference.
+                drop(unsafe { Box::from_raw(socket) });
+                return;
+            }
             std::thread::yield_now();
         }
-        // SAFETY: it came from a box, it is in the list no more, and no call holds a reference.
-        drop(unsafe { Box::from_raw(socket) });
+        // A reader that never ends is one of a thread that a fork left behind: the ring stays.
     }
 }
 

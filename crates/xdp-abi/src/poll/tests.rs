@@ -90,6 +90,18 @@ fn a_deleted_socket_is_left_alone() {
 }
 
 #[test]
+fn a_socket_with_a_reader_that_a_fork_left_behind_can_be_deleted() {
+    let mut rig = Rig::new();
+    rig.set(true, 1);
+    let slot = rig.entry.as_ref().unwrap().0.unwrap();
+    slot.readers.fetch_add(1, Ordering::SeqCst);
+    rig.entry = None;
+    wait(&[rig.ours.as_raw_fd()]);
+    assert_eq!(rig.kicks(), 0);
+    slot.readers.fetch_sub(1, Ordering::SeqCst);
+}
+
+#[test]
 fn another_socket_at_the_number_of_a_closed_one_is_left_alone() {
     let (rig, (other, far)) = (Rig::new(), UnixDatagram::pair().unwrap());
     rig.set(true, 1);
