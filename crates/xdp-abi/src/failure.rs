@@ -69,14 +69,14 @@ pub(crate) fn c_call(function: &str, work: impl FnOnce() -> Result<(), Failure>)
     match done.unwrap_or_else(|_| Err(failure(libc::EIO, "a defect of this library"))) {
         Ok(()) => 0,
         Err(Failure { errno, why }) => {
-            say(function, &why);
+            report(function, &why);
             -errno
         }
     }
 }
 
 /// Writes a sentence to standard error, which may be closed.
-pub(crate) fn say(function: &str, what: &str) {
+pub(crate) fn report(function: &str, what: &str) {
     let _ = writeln!(std::io::stderr(), "libtowpath_xdp: {function}: {what}");
 }
 

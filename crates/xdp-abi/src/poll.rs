@@ -1,12 +1,11 @@
 //! `poll`, `ppoll` and `recvfrom` of the sockets of this library.
 //!
-//! `poll` wakes the datapath, as the kernel's `xsk_poll` does: if the TX ring has entries and the
-//! datapath asked for it. Then it passes on to the C library. The kernel's `poll` alone sees a UNIX
-//! socket, which wakes nothing.
+//! `poll` wakes the datapath, as the kernel's `xsk_poll` does, if the TX ring has entries and
+//! `XDP_RING_NEED_WAKEUP`. Then it passes on to the C library. The kernel's `poll` alone sees a
+//! UNIX socket, which wakes nothing.
 //!
 //! `recvfrom` without room, by which a program polls the kernel's sockets, leaves the record in the
-//! socket that makes it readable: a datapath that only sends to the program has no reason to look
-//! after it.
+//! socket that makes it readable: a datapath that only sends to the program sends no second one.
 //!
 //! ```text
 //!   poll(fds) ──► SLOTS: is it one of ours? ── TX has entries, need_wakeup ──► send, without data

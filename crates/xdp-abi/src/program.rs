@@ -3,7 +3,7 @@
 //! sentence: if it were ignored, the program would receive packets that it does not expect.
 
 use crate::endpoint::Endpoint;
-use crate::failure::{c_call, failure, os, say};
+use crate::failure::{c_call, failure, os, report};
 use crate::next::{errno, next, set_errno};
 use crate::options;
 use crate::socket::Socket;
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn bpf_map_update_elem(
     let errno = errno();
     if done < 0 && errno == libc::EOPNOTSUPP && options::is_used() {
         let why = "the kernel takes no socket of a datapath into a map; packets are selected by TOWPATH_XDP";
-        say("bpf_map_update_elem", why);
+        report("bpf_map_update_elem", why);
         set_errno(errno);
     }
     done

@@ -1,7 +1,8 @@
 //! `socket` with `AF_XDP`, which a program calls that has libxdp linked statically, or makes its
-//! sockets itself. Those are the kernel's: this library can't see their rings. It says so.
+//! sockets itself. Those are sockets of the kernel, whose rings this library does not see. A
+//! sentence on standard error names that.
 
-use crate::failure::say;
+use crate::failure::report;
 use crate::next::{errno, next, set_errno};
 use libc::c_int;
 use std::sync::Once;
@@ -23,7 +24,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         static ONCE: Once = Once::new();
         let errno = errno();
         ONCE.call_once(|| {
-            say(
+            report(
                 "socket",
                 "the program makes AF_XDP sockets of the kernel: it has libxdp linked statically, or has none. \
                  A program that is linked with libxdp.so uses the datapath's (docs/c-abi.md)",
