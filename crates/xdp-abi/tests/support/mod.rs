@@ -103,6 +103,8 @@ impl Program {
     }
 
     fn preloaded(&self, mut command: Command) -> Command {
+        // Cargo names its own directories there, which may have another build of the library.
+        command.env_remove("LD_LIBRARY_PATH");
         if let Some(library) = &self.preload {
             command.env("LD_PRELOAD", library);
         }
