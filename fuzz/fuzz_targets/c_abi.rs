@@ -11,14 +11,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{NonNull, null, null_mut};
 use towpath_fuzz::{Input, OpenFiles};
 use towpath_xdp::abi::{Ring, SocketConfig, UmemConfig};
-use towpath_xdp::getsockopt::getsockopt;
 use towpath_xdp::inline::{
     xsk_ring_cons__cancel, xsk_ring_cons__peek, xsk_ring_cons__release, xsk_ring_prod__needs_wakeup,
     xsk_ring_prod__reserve, xsk_ring_prod__submit,
 };
+use towpath_xdp::options::getsockopt;
+use towpath_xdp::opts::UmemOpts;
+use towpath_xdp::poll::poll;
 use towpath_xdp::program::{xsk_setup_xdp_prog, xsk_socket__update_xskmap};
 use towpath_xdp::socket::{Socket, xsk_socket__create, xsk_socket__create_shared, xsk_socket__delete, xsk_socket__fd};
-use towpath_xdp::umem::{Umem, xsk_umem__create, xsk_umem__delete, xsk_umem__fd};
+use towpath_xdp::umem::{Umem, xsk_umem__create, xsk_umem__create_opts, xsk_umem__delete, xsk_umem__fd};
 
 #[allow(dead_code, reason = "the target needs a part of what the tests need")]
 #[path = "../../crates/ports/tests/hostile/rig.rs"]
@@ -161,10 +163,22 @@ impl Program {
         let (mut rings, mut umem) = ([ring(), ring()], null::<Umem>());
         let [fill, comp] = &mut rings;
         let (fill, comp) = (pointer(fill, what >> 6 != 1), pointer(comp, what >> 6 != 2));
-        let config = if how & 1 != 0 { null() } else { &raw const config };
-        // SAFETY: pointers are null or to what the header wants; the memory is the target's own,
-        // and addresses behind it have no pages.
-        if done(unsafe { xsk_umem__create(&raw mut umem, at.cast(), bytes, fill, comp, config) }) {
+        let result = if what >> 6 == 3 {
+            let UmemConfig { fill_size, comp_size, frame_size, frame_headroom, flags } = config;
+            let (sz, tx_metadata_len) = (usize::from(input.byte()) % (size_of::<UmemOpts>() + 1), input.byte().into());
+            let (fd, size) = (0, bytes);
+            let opts =
+                UmemOpts { sz, fd, size, fill_size, comp_size, frame_size, frame_headroom, flags, tx_metadata_len };
+            // SAFETY: as below; the structure is as long as it states, or longer.
+            umem = unsafe { xsk_umem__create_opts(at.cast(), fill, comp, &raw const opts) };
+            if umem.is_null() { -std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
+        } else {
+            let config = if how & 1 != 0 { null() } else { &raw const config };
+            // SAFETY: pointers are null or to what the header wants; the memory is the target's
+            // own, and addresses behind it have no pages.
+            unsafe { xsk_umem__create(&raw mut umem, at.cast(), bytes, fill, comp, config) }
+        };
+        if done(result) {
             assert!(!umem.is_null() && rings.iter().all(|ring| ring.size.is_power_of_two()));
             self.umems.push(OwnUmem { umem, rings, with: None, rings_gone: false, sockets: 0 });
         } else {
@@ -303,6 +317,9 @@ impl Program {
         if result == 0 {
             assert!(len <= room);
         }
+        let mut wait = libc::pollfd { fd, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+        // SAFETY: one element.
+        assert!(unsafe { poll(&raw mut wait, 1, 0) } >= 0);
         assert!(value[room as usize..].iter().all(|byte| *byte == BYTE), "it is written behind the room");
     }
 

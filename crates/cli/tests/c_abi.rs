@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -184,6 +184,73 @@ fn errors_of_a_program_are_counted_and_reported_by_its_socket() {
         });
     });
     assert_eq!(summary.happened("descriptors-skipped"), 12, "{summary:#?}");
+}
+
+#[test]
+fn metadata_of_a_c_program_completes_a_checksum_and_is_refused_for_what_is_not_possible() {
+    if !xdp_abi::can_compile("metadata_of_a_c_program_completes_a_checksum_and_is_refused_for_what_is_not_possible") {
+        return;
+    }
+    let programs = Programs::new();
+    let ((a, sockets), (b, _)) = (port(&programs, "a"), port(&programs, "b"));
+    let towpath = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| echo(&programs.path("b"), &stop));
+        // Debian's libxdp does not have these functions, so there is nothing to link with.
+        let output = support::run(&mut programs.compile("metadata", Link::Ours).command(&sockets, &["a"]));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    });
+    let summary = towpath.stop().code(0).summary();
+    summary.is_balanced();
+    assert_eq!(summary.happened("descriptors-skipped"), 4, "{summary:#?}");
+}
+
+/// The number of lines of standard error that begin so.
+fn sentences(output: &Output, begin: &str) -> usize {
+    String::from_utf8_lossy(&output.stderr).lines().filter(|line| line.starts_with(begin)).count()
+}
+
+#[test]
+fn what_takes_a_privilege_with_the_kernel_is_answered_without_one_or_refused_in_a_sentence() {
+    let name = "what_takes_a_privilege_with_the_kernel_is_answered_without_one_or_refused_in_a_sentence";
+    if !xdp_abi::can_compile(name) {
+        return;
+    }
+    let programs = Programs::new();
+    let (a, _) = port(&programs, "a");
+    // An interface that exists, for which the datapath stands.
+    let sockets = format!("lo={}", programs.path("a").display());
+    for link in [Link::Ours, Link::Libxdp] {
+        let towpath = Towpath::start(&["fwd", &a, "null:"]);
+        let program = programs.compile("privileges", link);
+        let output = support::run(&mut program.command(&sockets, &["lo"]));
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{out}\n{err}");
+        for begin in ["xdp_program__attach: packets of lo", "xdp_program__attach_multi: ", "socket: the program makes"]
+        {
+            assert_eq!(sentences(&output, &format!("libtowpath_xdp: {begin}")), 1, "{begin}: {err}");
+        }
+        towpath.stop().code(0).summary().is_balanced();
+    }
+}
+
+#[test]
+fn a_map_of_the_kernel_takes_no_socket_and_a_sentence_gives_the_reason() {
+    let name = "a_map_of_the_kernel_takes_no_socket_and_a_sentence_gives_the_reason";
+    if !needs(name, &[Need::Root]) || !xdp_abi::can_compile(name) {
+        return;
+    }
+    let programs = Programs::new();
+    let (a, _) = port(&programs, "a");
+    let towpath = Towpath::start(&["fwd", &a, "null:"]);
+    let mut program = programs.compile("privileges", Link::Libxdp).privileged();
+    program.args(["map", "lo"]).env("TOWPATH_XDP", format!("lo={}", programs.path("a").display()));
+    let output = support::run(&mut program);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(sentences(&output, "libtowpath_xdp: bpf_map_update_elem: the kernel takes no"), 1, "{output:?}");
+    towpath.stop().code(0).summary().is_balanced();
 }
 
 /// Arguments of DPDK: private memory, chunks within pages of 4 KiB, two threads on one core, `lo`

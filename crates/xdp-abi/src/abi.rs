@@ -80,6 +80,10 @@ impl Default for SocketConfig {
 pub const PACKET_HEADROOM: u32 = 256;
 /// `XDP_UMEM_UNALIGNED_CHUNK_FLAG`.
 pub const UMEM_UNALIGNED: u32 = 1;
+/// `XDP_UMEM_TX_SW_CSUM`.
+pub const UMEM_TX_SW_CSUM: u32 = 1 << 1;
+/// `XDP_UMEM_TX_METADATA_LEN`.
+pub const UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 /// `XSK_LIBXDP_FLAGS__INHIBIT_PROG_LOAD`, the only flag.
 pub const INHIBIT_PROG_LOAD: u32 = 1;
 /// `XDP_COPY`.

@@ -40,6 +40,22 @@ impl Endpoint {
         let setting = setting("TOWPATH_XDP").unwrap_or_else(|| DIRECTORY.into());
         choose(setting.as_bytes(), interface.to_bytes(), queue)
     }
+
+    /// Whether there is an endpoint for any queue of an interface.
+    pub(crate) fn stands_for(interface: &CStr) -> bool {
+        let setting = setting("TOWPATH_XDP").unwrap_or_else(|| DIRECTORY.into());
+        is_named(setting.as_bytes(), interface.to_bytes())
+    }
+}
+
+/// Whether a value of `TOWPATH_XDP` names the interface, with or without a queue.
+fn is_named(setting: &[u8], interface: &[u8]) -> bool {
+    let is = |name: &[u8]| name.strip_prefix(interface).is_some_and(|rest| rest.is_empty() || rest.starts_with(b":"));
+    if setting.contains(&b'=') {
+        return setting.split(|byte| *byte == b',').filter_map(entry).any(|(name, ..)| is(name));
+    }
+    let files = std::fs::read_dir(std::ffi::OsStr::from_bytes(setting));
+    files.into_iter().flatten().flatten().any(|file| is(file.file_name().as_bytes()))
 }
 
 /// The endpoint by the value of `TOWPATH_XDP`.
@@ -101,6 +117,21 @@ mod tests {
         assert_eq!(of("/nowhere", "eth0", 0), is("/nowhere/eth0", "default"));
         assert_eq!(of("/nowhere", "eth0", 2), is("/nowhere/eth0", "default"));
         assert_eq!(of("/", "dev", 0), is("/dev", "default"));
+    }
+
+    #[test]
+    fn an_interface_is_named_if_one_of_its_queues_is() {
+        for (setting, interface, named) in [
+            ("eth0=/a,eth1:2=/b", "eth0", true),
+            ("eth0=/a,eth1:2=/b", "eth1", true),
+            ("eth0=/a,eth1:2=/b", "eth", false),
+            ("eth10=/a", "eth1", false),
+            ("/", "dev", true),
+            ("/", "de", false),
+            ("/nowhere", "dev", false),
+        ] {
+            assert_eq!(is_named(setting.as_bytes(), interface.as_bytes()), named, "{setting} {interface}");
+        }
     }
 
     #[test]

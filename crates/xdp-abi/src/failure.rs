@@ -1,5 +1,6 @@
 //! Errors as C sees them: a negative errno, and a sentence on standard error.
 
+use crate::next::set_errno;
 use libc::c_int;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,6 +51,16 @@ impl From<Error> for Failure {
     }
 }
 
+/// As [`c_call`], for a function that returns a pointer: null, with `errno` set, for a failure.
+pub(crate) fn c_call_for<T>(function: &str, work: impl FnOnce() -> Result<*const T, Failure>) -> *const T {
+    let mut made = std::ptr::null();
+    let code = c_call(function, || work().map(|pointer| made = pointer));
+    if code != 0 {
+        set_errno(-code);
+    }
+    made
+}
+
 /// Runs the work of a function of the library. Returns 0, or a negative errno after it has printed
 /// the reason.
 pub(crate) fn c_call(function: &str, work: impl FnOnce() -> Result<(), Failure>) -> c_int {
@@ -58,11 +69,15 @@ pub(crate) fn c_call(function: &str, work: impl FnOnce() -> Result<(), Failure>)
     match done.unwrap_or_else(|_| Err(failure(libc::EIO, "a defect of this library"))) {
         Ok(()) => 0,
         Err(Failure { errno, why }) => {
-            // Standard error may be closed.
-            let _ = writeln!(std::io::stderr(), "libtowpath_xdp: {function}: {why}");
+            report(function, &why);
             -errno
         }
     }
+}
+
+/// Writes a sentence to standard error, which may be closed.
+pub(crate) fn report(function: &str, what: &str) {
+    let _ = writeln!(std::io::stderr(), "libtowpath_xdp: {function}: {what}");
 }
 
 #[cfg(test)]

@@ -33,6 +33,9 @@ pub(crate) struct ProgramMemory {
     inode: u64,
 }
 
+/// The name of a mapping of anonymous huge pages.
+const HUGE: &str = "/anon_hugepage";
+
 /// Why the memory can't be replaced; `None` if it can.
 fn refuse(mapping: &Mapping, replace: bool) -> Option<Failure> {
     let Mapping { mode, name, inode, .. } = mapping;
@@ -40,7 +43,7 @@ fn refuse(mapping: &Mapping, replace: bool) -> Option<Failure> {
         return Some(failure(libc::EFAULT, format!("the memory can't be read and written: {mode} {name}")));
     }
     // Anonymous huge pages have a name and an inode.
-    let anonymous = (*inode == 0 && !name.starts_with("[stack")) || name.starts_with("/anon_hugepage");
+    let anonymous = (*inode == 0 && !name.starts_with("[stack")) || name.starts_with(HUGE);
     let unnamed = name.starts_with("/memfd:") || name.starts_with("/dev/zero");
     if mode.contains('x') || !(mode.ends_with('p') && anonymous || replace && unnamed) {
         let hint = if unnamed { "; if no other process uses it, set TOWPATH_XDP_UMEM=replace" } else { "" };
@@ -50,8 +53,22 @@ fn refuse(mapping: &Mapping, replace: bool) -> Option<Failure> {
     None
 }
 
+/// Bytes of a usual huge page.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// The end of the page in which memory ends: a mapping can't begin inside of a huge page.
+fn whole_end(mappings: &[Mapping], end: usize) -> usize {
+    match mappings.last() {
+        Some(last) if last.name.starts_with(HUGE) && last.range.contains(&end) => {
+            end.next_multiple_of(HUGE_PAGE).min(last.range.end)
+        }
+        _ => end,
+    }
+}
+
 impl ProgramMemory {
-    /// Makes the pages of the memory shareable; as with the kernel, the whole last page.
+    /// Makes the pages of the memory shareable; as with the kernel, the whole last page, which may
+    /// be a huge one.
     ///
     /// # Errors
     /// `EINVAL` for memory that does not begin at a page; `EFAULT` for memory that is not mapped,
@@ -70,6 +87,8 @@ impl ProgramMemory {
         };
         let range = start..start.checked_add(len).ok_or_else(|| failure(libc::EFAULT, "more memory than there is"))?;
         let now = maps::over(&range).map_err(|error| failure(libc::ENOSYS, format!("/proc/self/maps: {error}")))?;
+        let range = range.start..whole_end(&now, range.end);
+        let len = range.len();
         if !maps::cover(&now, &range) {
             return Err(failure(libc::EFAULT, format!("{len} bytes at {at:p} are not all mapped")));
         }

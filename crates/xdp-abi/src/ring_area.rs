@@ -127,9 +127,18 @@ impl RingArea {
         self.entry(at, i).load(Ordering::Relaxed)
     }
 
+    /// Whether the TX ring of an open session has `XDP_RING_NEED_WAKEUP`, and entries.
+    pub(crate) fn needs_wakeup(&self, tx: &Layout) -> bool {
+        // The entries' counter before the flag, as in [`towpath_packet::notify`].
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let load = |offset| self.word(offset).load(Ordering::Relaxed);
+        load(tx.flags) & 1 != 0 && load(tx.producer) != load(tx.consumer)
+    }
+
     fn word(&self, offset: u64) -> &AtomicU32 {
         // SAFETY: the offset is that of a word of the FILL ring, whose pages are mapped from the
-        // start, and aligned by the layout; the word is accessed as an atomic only.
+        // start, or of another ring of an open session, and aligned by the layout; the word is
+        // accessed as an atomic only.
         unsafe { &*self.at(offset).cast() }
     }
 

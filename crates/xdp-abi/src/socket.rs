@@ -2,8 +2,10 @@
 
 use crate::abi::{BIND_COPY, BIND_NEED_WAKEUP, BIND_SG, BIND_ZEROCOPY, INHIBIT_PROG_LOAD, Ring, SocketConfig};
 use crate::endpoint::Endpoint;
-use crate::failure::{Failure, c_call, failure};
-use crate::getsockopt::OptionsEntry;
+use crate::failure::{Failure, c_call, c_call_for, failure};
+use crate::options::OptionsEntry;
+use crate::opts::{self, SocketOpts};
+use crate::poll::PollEntry;
 use crate::ring_area::RingArea;
 use crate::umem::{SocketRecord, Umem, non_null};
 use libc::{c_char, c_int};
@@ -23,6 +25,7 @@ pub struct Socket {
     /// The rings; the program has their addresses.
     _area: Arc<RingArea>,
     _options: OptionsEntry,
+    _poll: PollEntry,
     /// The session lasts as long as this connection.
     _connection: OwnedFd,
     /// The descriptor by which the program waits and kicks.
@@ -128,7 +131,10 @@ impl CreateArgs<'_> {
         self.umem.sockets().push(SocketRecord { interface, queue, path: path.clone(), session });
         let (_area, zero_copy) = (Arc::new(area), self.config.bind_flags & BIND_ZEROCOPY != 0);
         let _options = OptionsEntry::of(poll_fd.as_raw_fd(), _area.clone(), rings.statistics, zero_copy);
-        Ok(Socket { umem: self.umem.clone(), _area, _options, _connection: connection, poll_fd, path, session })
+        let tx = (!self.tx.is_null()).then_some(rings.tx);
+        let _poll = PollEntry::of(poll_fd.as_raw_fd(), _area.clone(), tx);
+        let umem = self.umem.clone();
+        Ok(Socket { umem, _area, _options, _poll, _connection: connection, poll_fd, path, session })
     }
 
     /// Opens a session whose rings lie in an area. A failure changes nothing.
@@ -167,28 +173,25 @@ fn fence_for_datapaths() {
     });
 }
 
-/// Both kinds of creation.
+/// All kinds of creation.
 ///
 /// # Safety
 /// Pointers are null or point to what the header says.
 unsafe fn create(
-    xsk: *mut *mut Socket,
     ifname: *const c_char,
     queue: u32,
     umem: *const Umem,
     (rx, tx): (*mut Ring, *mut Ring),
     (fill, comp): (*mut Ring, *mut Ring),
-    config: *const SocketConfig,
-) -> Result<(), Failure> {
-    let (xsk, umem) = (non_null(xsk, "xsk")?, non_null(umem.cast_mut(), "umem")?);
+    config: SocketConfig,
+) -> Result<*mut Socket, Failure> {
+    let umem = non_null(umem.cast_mut(), "umem")?;
     let ifname = non_null(ifname.cast_mut(), "ifname")?;
     if rx.is_null() && tx.is_null() {
         return Err(failure(libc::EFAULT, "neither an RX nor a TX ring"));
     }
     // SAFETY: not null, so it is a string, as the caller promises.
     let interface = unsafe { CStr::from_ptr(ifname) };
-    // SAFETY: null, or a configuration.
-    let config = unsafe { config.as_ref() }.copied().unwrap_or_default();
     // SAFETY: the caller passes what `xsk_umem__create` wrote, and has not deleted it; the new
     // reference holds it for the time of the call.
     let umem = unsafe {
@@ -198,8 +201,23 @@ unsafe fn create(
     let args = CreateArgs { interface, queue, umem: &umem, rx, tx, fill, comp, config };
     // SAFETY: the pointers are null or may be written to.
     let socket = unsafe { args.create()? };
+    Ok(Box::into_raw(Box::new(socket)))
+}
+
+/// The same for a configuration that may be null, and a place for the socket.
+///
+/// # Safety
+/// As for [`create`].
+unsafe fn create_at(
+    xsk: *mut *mut Socket,
+    config: *const SocketConfig,
+    create: impl FnOnce(SocketConfig) -> Result<*mut Socket, Failure>,
+) -> Result<(), Failure> {
+    let xsk = non_null(xsk, "xsk")?;
+    // SAFETY: null, or a configuration.
+    let socket = create(unsafe { config.as_ref() }.copied().unwrap_or_default())?;
     // SAFETY: not null, so it may be written to.
-    unsafe { xsk.write(Box::into_raw(Box::new(socket))) };
+    unsafe { xsk.write(socket) };
     Ok(())
 }
 
@@ -228,7 +246,9 @@ pub unsafe extern "C" fn xsk_socket__create(
 ) -> c_int {
     let none = (null_mut(), null_mut());
     // SAFETY: as the caller promises.
-    c_call("xsk_socket__create", || unsafe { create(xsk, ifname, queue_id, umem, (rx, tx), none, config) })
+    let make = |config| unsafe { create(ifname, queue_id, umem, (rx, tx), none, config) };
+    // SAFETY: as the caller promises.
+    c_call("xsk_socket__create", || unsafe { create_at(xsk, config, make) })
 }
 
 /// `xsk_socket__create_shared`: the same with FILL and COMPLETION rings of its own, so that several
@@ -252,8 +272,37 @@ pub unsafe extern "C" fn xsk_socket__create_shared(
     config: *const SocketConfig,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let work = || unsafe { create(xsk, ifname, queue_id, umem, (rx, tx), (fill, comp), config) };
-    c_call("xsk_socket__create_shared", work)
+    let make = |config| unsafe { create(ifname, queue_id, umem, (rx, tx), (fill, comp), config) };
+    // SAFETY: as the caller promises.
+    c_call("xsk_socket__create_shared", || unsafe { create_at(xsk, config, make) })
+}
+
+/// `xsk_socket__create_opts`: the same with a structure of options, in which 0 stands for a
+/// default. Null with `errno` set for a failure.
+///
+/// # Errors
+/// As for [`xsk_socket__create`]; `EINVAL` for options that are not known.
+///
+/// # Safety
+/// As for [`xsk_socket__create`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xsk_socket__create_opts(
+    ifname: *const c_char,
+    queue_id: u32,
+    umem: *const Umem,
+    opts: *const SocketOpts,
+) -> *const Socket {
+    c_call_for("xsk_socket__create_opts", || {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let opts = opts::read(opts)?;
+            if opts.fill.is_null() != opts.comp.is_null() {
+                return Err(failure(libc::EFAULT, "one of fill and comp is null"));
+            }
+            let rings = ((opts.rx, opts.tx), (opts.fill, opts.comp));
+            create(ifname, queue_id, umem, rings.0, rings.1, opts.config()).map(<*mut Socket>::cast_const)
+        }
+    })
 }
 
 /// `xsk_socket__fd`: a descriptor that behaves as an AF_XDP socket in `poll`, `select` and `epoll`,

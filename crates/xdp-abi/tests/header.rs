@@ -7,6 +7,7 @@ use std::process::Command;
 use towpath_xdp::abi::{
     BIND_COPY, BIND_NEED_WAKEUP, BIND_ZEROCOPY, Desc, INHIBIT_PROG_LOAD, Ring, SocketConfig, UMEM_UNALIGNED, UmemConfig,
 };
+use towpath_xdp::opts::{SocketOpts, UmemOpts};
 
 #[test]
 fn structures_and_constants_are_those_of_the_header() {
@@ -39,6 +40,12 @@ fn structures_and_constants_are_those_of_the_header() {
         ("SOCKET_XDP_FLAGS", offset_of!(SocketConfig, xdp_flags)),
         ("SOCKET_BIND_FLAGS", offset_of!(SocketConfig, bind_flags)),
         ("SOCKET_BYTES", size_of::<SocketConfig>()),
+        ("UMEM_OPTS_SIZE", offset_of!(UmemOpts, size)),
+        ("UMEM_OPTS_TX_METADATA_LEN", offset_of!(UmemOpts, tx_metadata_len)),
+        ("UMEM_OPTS_BYTES", size_of::<UmemOpts>()),
+        ("SOCKET_OPTS_COMP", offset_of!(SocketOpts, comp)),
+        ("SOCKET_OPTS_BIND_FLAGS", offset_of!(SocketOpts, bind_flags)),
+        ("SOCKET_OPTS_BYTES", size_of::<SocketOpts>()),
         ("BIND_COPY", BIND_COPY.into()),
         ("BIND_ZEROCOPY", BIND_ZEROCOPY.into()),
         ("BIND_NEED_WAKEUP", BIND_NEED_WAKEUP.into()),

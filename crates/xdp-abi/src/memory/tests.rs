@@ -133,6 +133,24 @@ fn tempfile() -> std::fs::File {
 }
 
 #[test]
+fn memory_that_ends_inside_of_a_huge_page_is_shared_to_its_end() {
+    let line = |name: &str| Mapping {
+        range: 2 * HUGE_PAGE..5 * HUGE_PAGE,
+        mode: "rw-p".to_owned(),
+        offset: 0,
+        inode: 7,
+        name: name.to_owned(),
+    };
+    let (huge, small) = ([line("/anon_hugepage (deleted)")], [line("")]);
+    let end = 4 * HUGE_PAGE;
+    assert_eq!(whole_end(&huge, end - 1), end);
+    assert_eq!(whole_end(&huge, end), end);
+    assert_eq!(whole_end(&huge, end + PAGE), end + HUGE_PAGE);
+    assert_eq!(whole_end(&small, end - PAGE), end - PAGE);
+    assert_eq!(whole_end(&[], end - PAGE), end - PAGE);
+}
+
+#[test]
 fn memory_without_another_user_can_be_replaced_with_the_setting() {
     let line = |mode: &str, inode, name: &str| Mapping {
         range: 0..PAGE,

@@ -39,3 +39,13 @@ _Static_assert(XSK_LIBXDP_FLAGS__INHIBIT_PROG_LOAD == INHIBIT_PROG_LOAD, "libxdp
 _Static_assert(XSK_RING_CONS__DEFAULT_NUM_DESCS == DEFAULT_RING, "default size of rings");
 _Static_assert(XSK_UMEM__DEFAULT_FRAME_SIZE == DEFAULT_FRAME, "default size of frames");
 _Static_assert(XSK_UNALIGNED_BUF_OFFSET_SHIFT == OFFSET_SHIFT, "addresses of unaligned chunks");
+
+/* Since libxdp 1.5. */
+#ifdef xsk_umem_opts__last_field
+SAME(xsk_umem_opts, size, UMEM_OPTS_SIZE);
+SAME(xsk_umem_opts, tx_metadata_len, UMEM_OPTS_TX_METADATA_LEN);
+_Static_assert(sizeof(struct xsk_umem_opts) == UMEM_OPTS_BYTES, "xsk_umem_opts");
+SAME(xsk_socket_opts, comp, SOCKET_OPTS_COMP);
+SAME(xsk_socket_opts, bind_flags, SOCKET_OPTS_BIND_FLAGS);
+_Static_assert(sizeof(struct xsk_socket_opts) == SOCKET_OPTS_BYTES, "xsk_socket_opts");
+#endif

@@ -1,10 +1,12 @@
 /*
- * The socket options of an AF_XDP program, and the statistics of its invalid descriptors.
+ * The socket options of an AF_XDP program, the statistics of its invalid descriptors, and poll, which wakes the
+ * datapath.
  *
  *   options IF        exits with 0 when all values are right; the other side echoes
  *
  * The program waits for each event until it happens.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -139,6 +141,48 @@ static void answers(void)
 	close(unix_socket);
 }
 
+static int by_poll(struct pollfd *wait)
+{
+	return poll(wait, 1, 1);
+}
+
+static int by_ppoll(struct pollfd *wait)
+{
+	return ppoll(wait, 1, &(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
+/* What the header calls in programs built with _FORTIFY_SOURCE. */
+int __poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t bytes);
+int __ppoll_chk(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask, size_t bytes);
+
+static int by_poll_chk(struct pollfd *wait)
+{
+	return __poll_chk(wait, 1, 1, sizeof(*wait));
+}
+
+static int by_ppoll_chk(struct pollfd *wait)
+{
+	return __ppoll_chk(wait, 1, &(struct timespec){ .tv_nsec = 1000000 }, NULL, sizeof(*wait));
+}
+
+/* A frame that is submitted while the datapath sleeps, and no sendto. */
+static void wakes(const char *what, int (*wait_by)(struct pollfd *))
+{
+	struct pollfd wait = { .fd = xsk_socket__fd(xsk), .events = POLLIN };
+	time_t end = time(NULL) + PATIENCE;
+	__u32 at = 0;
+
+	while (!xsk_ring_prod__needs_wakeup(&tx) && time(NULL) < end)
+		usleep(100);
+	is("room in TX", xsk_ring_prod__reserve(&tx, 1, &at), 1);
+	*xsk_ring_prod__tx_desc(&tx, at) = (struct xdp_desc){ .addr = 0, .len = 60 };
+	xsk_ring_prod__submit(&tx, 1);
+	while (!xsk_ring_cons__peek(&comp, 1, &at) && time(NULL) < end)
+		is(what, wait_by(&wait) < 0, 0);
+	is(what, time(NULL) < end, true);
+	xsk_ring_cons__release(&comp, 1);
+}
+
 /* Valid frames between invalid ones. */
 static void counts(void)
 {
@@ -237,6 +281,10 @@ int main(int count, char **args)
 		return 1;
 	}
 	answers();
+	wakes("poll", by_poll);
+	wakes("ppoll", by_ppoll);
+	wakes("__poll_chk", by_poll_chk);
+	wakes("__ppoll_chk", by_ppoll_chk);
 	counts();
 	receives();
 	fills();

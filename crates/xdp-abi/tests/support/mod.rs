@@ -94,6 +94,17 @@ impl Program {
     pub(crate) fn command(&self, sockets: &str, args: &[&str]) -> Command {
         let mut command = unprivileged(&self.binary);
         command.args(args).env("TOWPATH_XDP", sockets).stdin(Stdio::null());
+        self.preloaded(command)
+    }
+
+    /// The command for the program as the user that the test has.
+    pub(crate) fn privileged(&self) -> Command {
+        self.preloaded(Command::new(&self.binary))
+    }
+
+    fn preloaded(&self, mut command: Command) -> Command {
+        // Cargo names its own directories there, which may have another build of the library.
+        command.env_remove("LD_LIBRARY_PATH");
         if let Some(library) = &self.preload {
             command.env("LD_PRELOAD", library);
         }

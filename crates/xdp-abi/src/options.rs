@@ -1,11 +1,11 @@
-//! `getsockopt` with `SOL_XDP` for the sockets of this library. It is the only function of the C
-//! library that this library interposes: calls for other descriptors and other levels pass on to
-//! the next definition.
+//! `getsockopt` with `SOL_XDP`, and `setsockopt` with the options of busy polling, for the sockets
+//! of this library. Calls for other descriptors and other options pass on to the next definition.
 
+use crate::next::{errno, next, set_errno};
 use crate::ring_area::RingArea;
 use libc::{SOL_XDP, XDP_MMAP_OFFSETS, XDP_OPTIONS, XDP_OPTIONS_ZEROCOPY, XDP_STATISTICS, c_int, c_void, socklen_t};
 use std::mem::size_of;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_client::protocol::Statistics;
 use towpath_packet::xsk_ring::Layout;
 
@@ -26,6 +26,11 @@ static SOCKETS: Mutex<Vec<SocketOptions>> = Mutex::new(Vec::new());
 
 fn sockets() -> MutexGuard<'static, Vec<SocketOptions>> {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether there is a socket of this library.
+pub(crate) fn is_used() -> bool {
+    !sockets().is_empty()
 }
 
 /// A socket's entry in [`SOCKETS`], removed on drop.
@@ -52,22 +57,16 @@ impl Drop for OptionsEntry {
 
 type GetSockOpt = unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
 
-/// The next `getsockopt`: the C library's, or that of another library that interposes it.
-fn next() -> Option<GetSockOpt> {
-    static NEXT: OnceLock<Option<GetSockOpt>> = OnceLock::new();
-    *NEXT.get_or_init(|| {
-        // SAFETY: the name is a string with a terminating zero.
-        let at = unsafe { libc::dlsym(libc::RTLD_NEXT, c"getsockopt".as_ptr()) };
-        // SAFETY: null is None, and a function of this name has this type by POSIX.
-        unsafe { std::mem::transmute::<*mut c_void, Option<GetSockOpt>>(at) }
-    })
+/// The next `getsockopt`.
+fn next_getsockopt() -> Option<GetSockOpt> {
+    next!(c"getsockopt" as GetSockOpt)
 }
 
 /// The socket's cookie: no other socket has had it since the machine was started.
-fn cookie(fd: c_int) -> Option<u64> {
+pub(crate) fn cookie(fd: c_int) -> Option<u64> {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as socklen_t);
     // SAFETY: the number and its length live across the call.
-    let done = unsafe { next()?(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &mut len) };
+    let done = unsafe { next_getsockopt()?(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &mut len) };
     (done == 0).then_some(cookie)
 }
 
@@ -163,14 +162,46 @@ pub unsafe extern "C" fn getsockopt(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let answered = if level == SOL_XDP { unsafe { answer(fd, option, value, len) } } else { None };
-    let errno = match (answered, next()) {
+    let errno = match (answered, next_getsockopt()) {
         (Some(Ok(())), _) => return 0,
         (Some(Err(errno)), _) => errno,
         // SAFETY: as the caller promises.
         (None, Some(next)) => return unsafe { next(fd, level, option, value, len) },
         (None, None) => libc::ENOSYS,
     };
-    // SAFETY: the C library's error number of this thread.
-    unsafe { *libc::__errno_location() = errno };
+    set_errno(errno);
     -1
+}
+
+/// `setsockopt`: as the C library's, but 0 where the kernel refuses `SO_PREFER_BUSY_POLL`,
+/// `SO_BUSY_POLL` or `SO_BUSY_POLL_BUDGET` with `EPERM` for a descriptor of
+/// [`xsk_socket__fd`](crate::socket::xsk_socket__fd). They have no effect on it: the privilege is
+/// for polling a device of the kernel.
+///
+/// # Safety
+/// The C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    type Type = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
+    let Some(next) = next!(c"setsockopt" as Type) else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: as the caller promises.
+    let done = unsafe { next(fd, level, option, value, len) };
+    let busy_poll = [libc::SO_PREFER_BUSY_POLL, libc::SO_BUSY_POLL, libc::SO_BUSY_POLL_BUDGET];
+    let refused = done != 0 && errno() == libc::EPERM && level == libc::SOL_SOCKET && busy_poll.contains(&option);
+    if refused && cookie(fd).is_some_and(|cookie| sockets().iter().any(|options| options.cookie == cookie)) {
+        return 0;
+    }
+    if refused {
+        set_errno(libc::EPERM);
+    }
+    done
 }
