@@ -37,11 +37,16 @@ struct Polled {
 }
 
 impl Polled {
+    /// Whether it is behind the descriptor. A program that closed that may have another socket at
+    /// its number.
+    fn is(&self, fd: c_int) -> bool {
+        fd == self.fd && cookie(fd) == Some(self.cookie)
+    }
+
     /// Wakes the datapath if it sleeps and the TX ring has entries.
     fn wake(&self) {
-        // A program that closed the descriptor may have another socket at its number.
         let asleep = self.tx.is_some_and(|tx| self.area.needs_wakeup(&tx));
-        if asleep && cookie(self.fd) == Some(self.cookie) {
+        if asleep && self.is(self.fd) {
             // SAFETY: no data. A failure means that there are enough unread ones, or that the
             // session is over, which poll reports.
             unsafe { libc::send(self.fd, null(), 0, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
@@ -252,7 +257,7 @@ pub unsafe extern "C-unwind" fn recvfrom(
         unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
     let (next, mut flags) = (next!(c"recvfrom" as Type), flags);
     if len == 0 {
-        slots().for_each(|slot| slot.with(|socket| flags |= if socket.fd == fd { libc::MSG_PEEK } else { 0 }));
+        slots().for_each(|slot| slot.with(|socket| flags |= if socket.is(fd) { libc::MSG_PEEK } else { 0 }));
     }
     // SAFETY: as the caller promises.
     next.map_or_else(|| missing() as ssize_t, |next| unsafe { next(fd, buffer, len, flags, from, from_len) })
