@@ -49,7 +49,7 @@ mod tag;
 mod tx;
 mod verify;
 
-pub use config::{Config, IMIX, Payload, Protocol, Size};
+pub use config::{Config, IMIX, KIND, Payload, Protocol, Size};
 pub use rx::GenRx;
 pub use tx::GenTx;
 

@@ -66,7 +66,7 @@ mod rx;
 mod tx;
 
 pub use super::kernel::ability::Wants;
-pub use config::Config;
+pub use config::{Config, KIND};
 pub use rx::PacketRx;
 pub use towpath_sys::af_packet::Qdisc;
 pub use tx::PacketTx;

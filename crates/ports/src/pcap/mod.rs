@@ -53,7 +53,7 @@ mod records;
 mod rx;
 mod tx;
 
-pub use config::{Config, Mode, ReadConfig, Role, Timing, WriteConfig};
+pub use config::{Config, KIND, Mode, ReadConfig, Role, Timing, WriteConfig};
 pub use format::{Format, MAX_CAPTURED};
 pub use records::{Item, Record, Records};
 pub use rx::Reader;

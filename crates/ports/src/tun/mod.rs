@@ -64,7 +64,7 @@ mod steering;
 mod tx;
 
 pub use super::kernel::ability::Wants;
-pub use config::{Config, Kind};
+pub use config::{Config, Kind, TAP, TUN};
 pub use rx::TunRx;
 pub use steering::STEERING;
 pub use tx::TunTx;

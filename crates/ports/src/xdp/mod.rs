@@ -99,7 +99,7 @@ mod tx;
 mod tx_metadata;
 mod umem;
 
-pub use config::{Config, Partial, SelfTest, Transmit};
+pub use config::{Config, KIND, Partial, SelfTest, Transmit};
 pub use rx::{SocketRx, XdpRx};
 pub use tx::{SocketTx, XdpTx};
 
