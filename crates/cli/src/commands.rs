@@ -1,7 +1,8 @@
 //! The ports and routes of each command.
 
 use crate::args::{Args, Command, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink};
-use crate::{bench, bind, control, probe, report, run};
+use crate::output::{outln, show};
+use crate::{bench, bind, control, kinds, probe, report, run};
 use clap::CommandFactory;
 use std::error::Error;
 use std::path::Path;
@@ -55,16 +56,26 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Unbind(args) => bind::unbind(&args),
         Command::Set(args) => control::set(&args),
         Command::Rules => {
-            println!("{RULES}");
+            outln!("{RULES}")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Help { topic } => kinds::help(&topic),
+        Command::Complete { command, word } => {
+            let words = kinds::complete(&command, &word);
+            show(words.iter().map(|full| format!("{full}\n")).collect::<String>())?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "towpath", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "towpath", &mut script);
+            let more = if shell == clap_complete::Shell::Bash { kinds::BASH } else { "" };
+            show(format_args!("{}{more}", String::from_utf8_lossy(&script)))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Man { directory } => {
             clap_mangen::generate_to(Args::command(), &directory)
+                .and_then(|()| kinds::write_pages(&directory))
                 .map_err(|error| format!("the man pages can't be written to {}: {error}", directory.display()))?;
             Ok(ExitCode::SUCCESS)
         }

@@ -3,6 +3,7 @@
 
 use crate::args::Probe;
 use crate::findings;
+use crate::output::outln;
 use crate::sandbox::Possible;
 use serde::Serialize;
 use std::error::Error;
@@ -146,12 +147,12 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
     let machine = Machine::probe();
     let report = report(port.info(), &port.needs(), &machine);
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        outln!("{}", serde_json::to_string(&report)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}", report.port);
+    outln!("{}", report.port)?;
     if let Some(interface) = &report.interface {
-        println!("  {:<13} {}", "interface", interface.text());
+        outln!("  {:<13} {}", "interface", interface.text())?;
     }
     let rows = [
         ("layer", report.layer.to_owned()),
@@ -164,13 +165,13 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
         ("sandbox", report.sandbox.text()),
     ];
     for (name, value) in rows {
-        println!("  {name:<13} {value}");
+        outln!("  {name:<13} {value}")?;
     }
     let width = report.abilities.iter().map(|a| a.name.len()).max().unwrap_or(0);
     for ability in &report.abilities {
-        println!("  {} {:width$}  {}", if ability.on { "on " } else { "OFF" }, ability.name, ability.why);
+        outln!("  {} {:width$}  {}", if ability.on { "on " } else { "OFF" }, ability.name, ability.why)?;
         if let Some(mend) = ability.mend {
-            println!("      {:width$}  to mend it: {mend}", "");
+            outln!("      {:width$}  to mend it: {mend}", "")?;
         }
     }
     Ok(ExitCode::SUCCESS)

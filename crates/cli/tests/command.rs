@@ -176,6 +176,10 @@ fn errors_name_the_option_the_value_and_the_rule() {
         (&["fwd", "--steer", "left"], &["--steer", "left", "round-robin"]),
         (&["fwd", "--gro-max-size", "1"], &["--gro-max-size", "1280..=65535"]),
         (&["frwd"], &["frwd", "fwd"]),
+        (&["help", "pakcet"], &["pakcet", "did you mean packet?"]),
+        (&["fwd", "pakcet:eth1", "null:"], &["pakcet", "did you mean packet?"]),
+        (&["probe", "tap:a?mut=9000"], &["mut=9000", "no such option", "did you mean mtu?"]),
+        (&["probe", "tap:a?netns="], &["'netns' has no value"]),
         (&["probe", "what:"], &["no port of kind 'what'"]),
     ];
     for (args, parts) in table {
@@ -214,6 +218,52 @@ fn completions_know_every_command_in_every_shell() {
 }
 
 #[test]
+fn help_of_a_kind_of_port_lists_its_options_with_default_and_example() {
+    let shown = run(&["help", "tap"]).code(0).stdout;
+    for part in ["tap:tp0", "txqueuelen=PACKETS", "default: unchanged; example: mtu=9000"] {
+        assert!(shown.contains(part), "{part} is missing in:\n{shown}");
+    }
+    // A command and a kind of port have this name.
+    assert!(run(&["help", "gen"]).code(0).stdout.contains("Generate packets into a port"));
+    assert!(run(&["help", "gen:"]).code(0).stdout.contains("payload=random|stale"));
+}
+
+#[test]
+fn bash_completes_ports_behind_the_breaks_of_its_words() {
+    let complete = |line: &str, word: &str| {
+        let script = format!(
+            "compopt() {{ :; }}; towpath() {{ {} \"$@\"; }}; source <(towpath completions bash)
+             COMP_LINE=\"{line}\" COMP_POINT=${{#COMP_LINE}} COMP_WORDS=({line}) COMP_CWORD=2
+             _towpath_words towpath \"{word}\" x; echo \"${{COMPREPLY[*]}}\"",
+            env!("CARGO_BIN_EXE_towpath")
+        );
+        support::succeed(std::process::Command::new("bash").args(["-c", &script])).trim().to_owned()
+    };
+    assert_eq!(complete("towpath probe ve", "ve"), "veth:");
+    assert_eq!(complete("towpath fwd tap:x?txq", "x?txq"), "x?txqueuelen=");
+    assert_eq!(complete("towpath fwd tap:x?mtu=1500,persist=of", "of"), "off");
+    assert_eq!(complete("towpath help pac", "pac"), "packet");
+}
+
+#[test]
+fn an_output_that_is_full_is_an_error_of_code_1() {
+    for args in [
+        &["rules"][..],
+        &["help", "tap"],
+        &["probe", "null:", "--json"],
+        &["completions", "bash"],
+        &["gen", "null:", "--count", "10"],
+        &["gen", "null:", "--json", "--interval", "10ms", "--duration", "20s"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.starts_with("towpath: standard output can't be written: No space left"), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
 fn every_command_has_a_man_page_and_a_directory_that_is_missing_is_named() {
     let directory = tempfile::tempdir().unwrap();
     run(&["man", directory.path().to_str().unwrap()]).code(0);
@@ -222,6 +272,8 @@ fn every_command_has_a_man_page_and_a_directory_that_is_missing_is_named() {
         assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}: {page}");
     }
     assert!(std::fs::read_to_string(directory.path().join("towpath.1")).unwrap().contains("scheme:target"));
+    let tap = std::fs::read_to_string(directory.path().join("towpath-tap.7")).unwrap();
+    assert!(tap.contains(".TH towpath-tap 7") && tap.contains("MTU that the interface is given"), "{tap}");
     let refused = run(&["man", "/a/directory/that/is/missing"]).code(2);
     assert!(refused.stderr.contains("/a/directory/that/is/missing"), "{}", refused.stderr);
 }

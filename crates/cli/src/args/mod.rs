@@ -16,31 +16,12 @@ pub(crate) use bench::{
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 
 use crate::control::request::Value;
+use crate::kinds::list;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath::bus::vfio::Bdf;
 use towpath::ports::uri::{parse_duration, parse_number};
-
-const PORTS_HELP: &str = "\
-Ports:
-  A port is written scheme:target?option=value,option=value
-  tap:tp0             an interface of the kernel with Ethernet frames (made if it does not exist; needs CAP_NET_ADMIN)
-  tun:tn0             an interface of the kernel with IP packets
-  packet:eth1         any interface that exists, by AF_PACKET (needs CAP_NET_RAW)
-  xdp:eth1            any interface that exists, by AF_XDP, whole or the flows of match= (root)
-  xdp:eth1?rx=off     the same, to send only: no program, the host keeps its traffic (cap_net_raw)
-  sock:/run/x.sock    applications, by rings in memory that they share with towpath (crate towpath-client)
-  veth:name           one end of a pair in memory; the second port of that name is the other end
-  pcap:file.pcapng    a capture file, read or written
-  gen:flows=8         a packet generator
-  null:               takes everything
-  e1000e:vfio=BDF     an Intel 82574 or 82583 by VFIO ('towpath bind' first); e1000e:model@PORT is a model whose wire is PORT
-  vhost:/run/vm.sock  a virtual machine's card, by vhost-user ('towpath probe' prints the command lines of QEMU and others)
-  virtio:user=SOCKET  a virtio device, driven from here: a vhost-user back end, a PCI function (vfio=BDF), or a model (model@PORT)
-  cpsw:model?ports=2  a MAC port of a CPSW switch, on a model; …@tap:far names its wire; cpsw:platform=FILE is a board's own
-  fault:drop=1%@tap:tp0     another port, with seeded faults
-  'towpath probe PORT' tells what a port can do here, and its options.";
 
 const FWD_EXAMPLES: &str = "\
 Examples:
@@ -63,7 +44,7 @@ Examples:
 
 /// A user-space network datapath: moves packets between ports of all kinds.
 #[derive(Debug, Parser)]
-#[command(name = "towpath", version, about, long_about = None, max_term_width = 110, after_long_help = PORTS_HELP)]
+#[command(name = "towpath", version, about, long_about = None, max_term_width = 110, disable_help_subcommand = true, after_long_help = list())]
 pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -74,34 +55,34 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Move packets between two ports, both ways (without ports: a trial on built-in ones)
-    #[command(after_help = FWD_EXAMPLES, after_long_help = format!("{FWD_EXAMPLES}\n\n{PORTS_HELP}"))]
+    #[command(after_help = FWD_EXAMPLES, after_long_help = format!("{FWD_EXAMPLES}\n\n{}", list()))]
     Fwd(Fwd),
     /// Generate packets into a port
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Gen(Gen),
     /// Receive from a port and count
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Sink(Sink),
     /// Send back what a port receives: Ethernet addresses swapped, or, where there are none, IP
     /// addresses and ports
-    #[command(after_help = ECHO_EXAMPLES, after_long_help = format!("{ECHO_EXAMPLES}\n\n{PORTS_HELP}"))]
+    #[command(after_help = ECHO_EXAMPLES, after_long_help = format!("{ECHO_EXAMPLES}\n\n{}", list()))]
     Echo(Echo),
     /// Let applications send and receive through a port: 'fwd sock:PATH PORT'
-    #[command(after_help = SERVE_EXAMPLES, after_long_help = format!("{SERVE_EXAMPLES}\n\n{PORTS_HELP}"))]
+    #[command(after_help = SERVE_EXAMPLES, after_long_help = format!("{SERVE_EXAMPLES}\n\n{}", list()))]
     Serve(Serve),
     /// Record what a port receives in a capture file
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Record(Record),
     /// Send a capture file to a port
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Replay(Replay),
     /// Tell what a port can do here, what not, why, and the command that would mend it
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Probe(Probe),
     /// Collect what is needed to find out why a device does not work, in one file to send back
     #[command(after_help = "Example:\n  towpath report e1000e:vfio=0000:03:00.0 >report.txt\n\n\
         It has no packets, no serial numbers and no addresses of hosts; it has the port's MAC address. A port of a device runs for \
-        a while: its link comes up, and what it receives is counted and dropped.", after_long_help = PORTS_HELP)]
+        a while: its link comes up, and what it receives is counted and dropped.", after_long_help = list())]
     Report(ReportArgs),
     /// Hand a PCI function over to vfio-pci, so that a port can use it (root)
     #[command(after_help = "Example:\n  towpath bind 0000:03:00.0 && towpath probe e1000e:vfio=0000:03:00.0")]
@@ -118,13 +99,27 @@ pub(crate) enum Command {
     Rules,
     /// Measure what towpath is judged by, in the shape of the tables that it is compared with
     Bench(Bench),
-    /// Print a completion script for a shell
+    /// Print the help of a command, or the options of a kind of port: 'towpath help tap'
+    Help {
+        /// A command, or a kind of port (with a colon where both have the name: gen:)
+        #[arg(value_name = "COMMAND|KIND")]
+        topic: Vec<String>,
+    },
+    /// Print what a word of the command line may become, for the completion of shells
+    #[command(hide = true)]
+    Complete {
+        /// The command
+        command: String,
+        /// The word so far
+        word: String,
+    },
+    /// Print a completion script for a shell; the one for bash knows ports, their options, interfaces and namespaces
     #[command(after_help = "Example:\n  towpath completions bash > /etc/bash_completion.d/towpath")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write the man pages, towpath.1 and one for each command, into a directory
+    /// Write the man pages, towpath.1, one for each command, and one for each kind of port (section 7), into a directory
     #[command(after_help = "Example:\n  towpath man /usr/local/share/man/man1")]
     Man {
         /// The directory, which exists

@@ -30,6 +30,7 @@ mod vm;
 mod xsk;
 
 use crate::args::{Bench, BenchKind};
+use crate::output::{is_read, outln};
 use machine::Machine;
 use serde::Serialize;
 use std::error::Error;
@@ -68,10 +69,10 @@ fn show<R: Serialize>(
 ) -> Result<(), Box<dyn Error>> {
     let machine = Machine::this();
     if json {
-        println!("{}", serde_json::to_string(&Headed { machine, counted, report })?);
+        outln!("{}", serde_json::to_string(&Headed { machine, counted, report })?)?;
     } else {
-        println!("machine: {machine}\ncounted: {counted}\n");
-        print()?;
+        outln!("machine: {machine}\ncounted: {counted}\n")?;
+        is_read(print())?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ const MAX_QUEUE_LEN: u32 = 1 << 16;
 pub const TAP: PortKind = PortKind {
     name: "tap",
     example: "tap:tp0",
-    what: "an interface of the kernel with Ethernet frames",
+    what: "an interface of the kernel with Ethernet frames (made if it does not exist; needs CAP_NET_ADMIN)",
     options: &[
         NETNS,
         PortOption::new("queues", "1–256", "1", "queues of the interface", "queues=4"),

@@ -23,7 +23,7 @@ const MAX_MATCHES: usize = 16;
 pub const KIND: Kind = Kind {
     name: "xdp",
     example: "xdp:eth1",
-    what: "queues of an interface of the kernel, by AF_XDP",
+    what: "any interface that exists, by AF_XDP: its frames, or the flows of match= (root); rx=off: to send only",
     options: &[
         NETNS,
         PortOption::new("queue", "0–63", "0", "first queue of the interface", "queue=2"),
