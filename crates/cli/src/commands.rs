@@ -1,7 +1,10 @@
 //! The ports and routes of each command.
 
-use crate::args::{Args, Command, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink};
+use crate::args::{
+    Args, Command, Cores, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink,
+};
 use crate::output::{outln, show};
+use crate::units::grouped;
 use crate::{bench, bind, control, kinds, probe, report, run};
 use clap::CommandFactory;
 use std::error::Error;
@@ -98,7 +101,9 @@ fn forward(mut fwd: Fwd) -> Outcome {
     let (from, to) = if fwd.oneway { (Role::Ingress, Role::Egress) } else { (Role::Both, Role::Both) };
     let mut opener = Opener::new();
     let a = opener.open(&a.parse()?, from)?;
-    let b = opener.open(&b.parse()?, to)?;
+    let b: Uri = b.parse()?;
+    note_overwritten(&b);
+    let b = opener.open(&b, to)?;
     opener.check()?;
     run::run(plan(&fwd.run, directions, true)?, a, b, &fwd.run)
 }
@@ -167,7 +172,9 @@ fn capture(args: Record) -> Outcome {
     if from.info().layer == Layer::Ip {
         more.push("link=ip".into());
     }
-    let to = opener.open(&file(&args.file, &more)?, Role::Egress)?;
+    let to = file(&args.file, &more)?;
+    note_overwritten(&to);
+    let to = opener.open(&to, Role::Egress)?;
     opener.check()?;
     run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
@@ -184,6 +191,14 @@ fn play(args: Replay) -> Outcome {
     run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
 
+/// A file that is there already is written anew: it is named before.
+fn note_overwritten(to: &Uri) {
+    let had = if to.scheme() == "pcap" { std::fs::metadata(to.target()).ok() } else { None };
+    if let Some(bytes) = had.filter(|file| file.is_file() && file.len() > 0).map(|file| file.len()) {
+        eprintln!("note: {}: the file had {} bytes, and is overwritten", to.short(), grouped(bytes));
+    }
+}
+
 fn file(path: &Path, options: &[String]) -> Result<Uri, Box<dyn Error>> {
     let path = path.to_str().ok_or_else(|| format!("FILE={}: must be valid UTF-8", path.display()))?;
     Ok(format!("pcap:{path}?{}", options.join(",")).parse()?)
@@ -197,7 +212,7 @@ fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, Ru
     let mut plan = Forward::default();
     plan.directions = directions;
     plan.workers = run.workers;
-    plan.cores.clone_from(&run.cores);
+    plan.cores = Cores::all(&run.cores);
     plan.idle = match run.idle {
         IdleArg::Spin => Idle::SPIN,
         IdleArg::Yield => Idle::YIELD,
@@ -205,7 +220,7 @@ fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, Ru
     };
     plan.egress_wait = run.egress_wait;
     plan.drain = run.drain;
-    plan.lanes.clone_from(&run.lanes);
+    plan.lanes = Cores::all(&run.lanes);
     plan.steering.steering = run.steer.clone();
     plan.steering.full = if run.lane_full == FullArg::Drop { FullPolicy::Drop } else { FullPolicy::Hold };
     plan.steering.ring = run.lane_ring as usize;

@@ -5,7 +5,7 @@ use crate::args::Run;
 use crate::measured::Measured;
 use crate::summary::{Happened, Line, Loss, event, loss, missed};
 use crate::units::si;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use towpath::PortControls;
 use towpath::engine::report::{GroReading, Meter, PortReading, Reading};
@@ -43,7 +43,7 @@ impl Live {
             (true, _) => View::Json,
             _ if io::stderr().is_terminal() => {
                 let area = MultiProgress::new();
-                let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+                let style = ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
                 let line = || area.add(ProgressBar::new_spinner().with_style(style.clone()));
                 let ports = last.ports.iter().map(|_| line()).collect();
                 let gro = line();
@@ -105,9 +105,10 @@ impl Live {
 
     /// Erases the live lines to make room for the summary.
     pub(crate) fn end(&self) {
-        if let View::Terminal { area, ports, gro, measurements } = &self.view {
-            ports.iter().chain([gro]).chain(measurements).for_each(ProgressBar::finish_and_clear);
+        if let View::Terminal { area, .. } = &self.view {
+            // All at once: a line that is finished before the others stays on the terminal.
             let _ = area.clear();
+            area.set_draw_target(ProgressDrawTarget::hidden());
         }
     }
 }
@@ -123,18 +124,24 @@ fn gro_line(gro: &GroReading) -> String {
     format!("gro merged {merged:.1} %   flushed {}{aside}", reasons.join(", "))
 }
 
+/// The packets that a port dropped, and the most frequent reason.
+fn drops(port: &PortReading) -> String {
+    let all = port.rx.all_drops() + port.tx.all_drops();
+    let most = port.rx.drops().chain(port.tx.drops()).max_by_key(|&(_, packets)| packets);
+    most.map_or_else(|| all.to_string(), |(reason, _)| format!("{all} ({})", reason.name()))
+}
+
 fn line(step: &PortReading, total: &PortReading, width: usize, seconds: f64) -> String {
     let pps = |packets: u64| format!("{}pps", si(packets as f64 / seconds));
     let bps = |bytes: u64| format!("{}b/s", si(bytes as f64 * 8.0 / seconds));
-    let drops = total.rx.all_drops() + total.tx.all_drops();
     format!(
-        "{:width$}  rx {:>11} {:>11}   tx {:>11} {:>11}   drops {}   missed {}",
+        "{:width$}  rx {:>9} {:>9}  tx {:>9} {:>9}  missed {}  drops {}",
         step.name,
         pps(step.rx.packets),
         bps(step.rx.bytes),
         pps(step.tx.packets),
         bps(step.tx.bytes),
-        drops,
         total.rx.all_missed() + total.tx.all_missed(),
+        drops(total),
     )
 }

@@ -41,6 +41,8 @@ mod summary;
 mod units;
 
 use clap::Parser;
+use nix::libc::{EMFILE, ENFILE, ENOMEM};
+use std::error::Error;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -48,9 +50,24 @@ fn main() -> ExitCode {
     match commands::dispatch(args) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("towpath: {error}");
+            eprintln!("towpath: {error}{}", remedy(&*error));
             // Packets may have been moved.
             ExitCode::from(if error.is::<output::OutputError>() { 1 } else { 2 })
         }
     }
+}
+
+/// What helps if the machine or a limit is the cause, unless the error has it.
+fn remedy(error: &(dyn Error + 'static)) -> String {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    let code = causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error());
+    let (word, remedy) = match code {
+        Some(EMFILE) => ("open files", "raise the limit on open files: ulimit -n, or LimitNOFILE= of the unit"),
+        Some(ENFILE) => ("open files", "raise the machine's limit on open files: sysctl fs.file-max"),
+        Some(ENOMEM) => {
+            ("memory", "ask for less memory (--buffers), or raise the limit: ulimit -v and -l, the control group's")
+        }
+        _ => return String::new(),
+    };
+    if error.to_string().contains(&format!("limit on {word}")) { String::new() } else { format!(" ({remedy})") }
 }

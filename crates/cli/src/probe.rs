@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use towpath::packet::port::{Calls, Capability, Info, Interface, Layer, Needs, Port, TxLinear};
 use towpath::sandbox::Machine;
 use towpath::wire::ethernet::MacText;
-use towpath::{Opener, Role};
+use towpath::{Opener, Role, Uri};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -143,7 +143,10 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
     {
         return Ok(ExitCode::from(2));
     }
-    let port = Opener::new().open(&args.port.parse()?, Role::Both)?;
+    let uri: Uri = args.port.parse()?;
+    // A file goes one way, and one that is opened to be written is emptied.
+    let role = if uri.scheme() == "pcap" { Role::Ingress } else { Role::Both };
+    let port = Opener::new().open(&uri, role)?;
     let machine = Machine::probe();
     let report = report(port.info(), &port.needs(), &machine);
     if args.json {

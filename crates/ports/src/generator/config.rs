@@ -271,6 +271,16 @@ impl Config {
         }
     }
 
+    /// Length of the longest packet, or segment of a super-packet, without its Ethernet header.
+    pub(super) fn mtu(&self) -> u32 {
+        let longest = match (self.size, self.gso) {
+            (Size::Fixed(bytes), None) => bytes,
+            (Size::Fixed(bytes), Some(payload)) => bytes.min(self.headers() as u32 + u32::from(payload)),
+            (Size::Imix, _) => IMIX.into_iter().max().unwrap_or(0).into(),
+        };
+        longest.saturating_sub(self.link() as u32)
+    }
+
     /// Bytes in front of the payload.
     pub(super) fn headers(&self) -> usize {
         let network = if self.src_ip.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
