@@ -137,6 +137,7 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
         abilities.extend(first.map(|first| waiting(&config, first)).into_iter().flatten());
         let link = Link::new(index).ok();
         let info = Info::new(port.clone(), layer, mtu)
+            .with_netns(config.netns.clone())
             .with_max_chunks(MAX_CHUNKS as u16)
             .with_offloads(found.tx.and(config.wants.allowed()), Offloads::ALL)
             .with_max_queues(config.queues)
