@@ -172,7 +172,11 @@ fn errors_name_the_option_the_value_and_the_rule() {
             &["workers=2", "1 queue", "open it with ?queues=2"],
         ),
         (&["fwd", "--cores", "4095"], &["cores=4095", "among the cores"]),
-        (&["fwd", "--lanes", "4095"], &["4095", "among the cores"]),
+        (&["fwd", "--lanes", "4095"], &["lanes=4095", "among the cores"]),
+        (&["fwd", "--cores", "1-0"], &["--cores", "1-0", "ranges of them, such as 0-1,3"]),
+        (&["fwd", "--rebalance"], &["--lanes <CORES>"]),
+        (&["fwd", "--duration", "0s"], &["--duration", "0s", "above 0"]),
+        (&["fwd", "sock:/a/missing/directory/s", "null:"], &["make the directory first"]),
         (&["fwd", "--steer", "left"], &["--steer", "left", "round-robin"]),
         (&["fwd", "--gro-max-size", "1"], &["--gro-max-size", "1280..=65535"]),
         (&["frwd"], &["frwd", "fwd"]),
@@ -286,6 +290,62 @@ fn probe_prints_the_abilities_of_a_port_for_people_and_for_machines() {
         let report: serde_json::Value = serde_json::from_str(&run(&["probe", port, "--json"]).code(0).stdout).unwrap();
         assert!(report["abilities"].is_array() && report["mtu"].is_number(), "{report:#}");
     }
+}
+
+#[test]
+fn cores_are_given_as_ranges_and_rates_with_a_fraction() {
+    let args = ["gen", "null:", "--rate", "1.5M", "--count", "50", "--cores", "0-0", "--json"];
+    let summary = run(&args).code(0).summary();
+    assert_eq!(summary.rates[0].asked, 1.5e6);
+}
+
+#[test]
+fn a_limit_of_the_process_is_named_with_what_helps() {
+    for (limit, command, part) in [
+        ("-v 300000", "gen null: --buffers 4M", "ask for less memory (--buffers), or raise the limit: ulimit -v"),
+        ("-n 9", "fwd veth:a veth:a", "raise the limit on open files"),
+    ] {
+        let script = format!("ulimit {limit}; exec {} {command}", env!("CARGO_BIN_EXE_towpath"));
+        let output = support::run(std::process::Command::new("bash").args(["-c", &script]));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(part), "{output:?}");
+    }
+}
+
+#[test]
+fn a_note_on_the_mtu_is_made_only_of_a_generator_whose_packets_are_longer() {
+    let notes = |size: &str| run(&["gen", "e1000e:model", "--count", "1", "--size", size]).stderr;
+    assert!(!notes("1514").contains("has an MTU of"), "{}", notes("1514"));
+    assert!(notes("1515").contains("gen: has an MTU of 1501, e1000e:model of 1500"), "{}", notes("1515"));
+}
+
+#[test]
+fn a_capture_that_is_overwritten_is_named_and_one_that_is_probed_is_not_touched() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.pcap");
+    let path = file.to_str().unwrap();
+    let record = |count: &str| run(&["record", &format!("gen:count={count}"), path]).code(0).stderr;
+    assert!(!record("3").contains("overwritten"));
+    let before = std::fs::read(&file).unwrap();
+    let shown = run(&["probe", &format!("pcap:{path}")]).code(0).stdout;
+    assert!(shown.contains("layer         ethernet") && std::fs::read(&file).unwrap() == before, "{shown}");
+    assert!(record("3").contains(&format!("pcap:{path}: the file had {} bytes, and is overwritten", before.len())));
+}
+
+#[test]
+fn a_sound_capture_with_an_empty_record_is_not_called_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.pcap");
+    run(&["record", "gen:count=1", file.to_str().unwrap()]).code(0);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes.extend([0; 16]);
+    std::fs::write(&file, &bytes).unwrap();
+    let summary = run(&["replay", file.to_str().unwrap(), "null:", "--json"]).code(1).summary();
+    assert!(summary.failures[0].contains("not all records can be sent") && summary.port("pcap").rx.packets == 1);
+    bytes.truncate(bytes.len() - 3);
+    std::fs::write(&file, &bytes).unwrap();
+    let summary = run(&["replay", file.to_str().unwrap(), "null:", "--json"]).code(1).summary();
+    assert!(summary.failures[0].contains("damaged file"), "{summary:#?}");
 }
 
 #[test]
