@@ -93,6 +93,9 @@ fn forward(mut fwd: Fwd) -> Outcome {
             fwd.run.duration.get_or_insert(Duration::from_secs(3));
             let seconds = fwd.run.duration.unwrap_or_default().as_secs_f32();
             eprintln!("no ports named: gen:flows=64,size=imix -> null: for {seconds} s, no root needed");
+            eprintln!(
+                "packets are made, coalesced (--gro off) and counted; the generator alone: towpath gen null: --size 64"
+            );
             eprintln!("for real traffic: towpath fwd tap:a tap:b (see 'towpath fwd --help')\n");
             ("gen:flows=64,size=imix".to_owned(), "null:".to_owned())
         }

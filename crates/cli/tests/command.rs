@@ -333,6 +333,15 @@ fn a_capture_that_is_overwritten_is_named_and_one_that_is_probed_is_not_touched(
 }
 
 #[test]
+fn a_capture_that_was_rotated_is_named_by_its_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.pcap").to_str().unwrap().to_owned();
+    run(&["record", "gen:count=100", &path, "--with", "rotate-size=2k"]).code(0);
+    let refused = run(&["replay", &path, "null:"]).code(2).stderr;
+    assert!(refused.contains("it was rotated: its files are") && refused.contains("a-00001.pcap"), "{refused}");
+}
+
+#[test]
 fn a_sound_capture_with_an_empty_record_is_not_called_damaged() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a.pcap");

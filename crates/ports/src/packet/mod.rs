@@ -11,7 +11,9 @@
 //! ```
 //!
 //! * **Copies.** The host receives every packet too: a bridge or route of this port is in addition
-//!   to the host's. To prevent that, give the interface no addresses, or filter on the host.
+//!   to the host's. To prevent that, give the interface no addresses, or drop the packets at tc's
+//!   ingress, which comes behind the sockets (`__netif_receive_skb_core` in `net/core/dev.c`):
+//!   `tc qdisc add dev eth1 clsact`, `tc filter add dev eth1 ingress matchall action drop`.
 //!   Packets that the host or this port sends are not received (`PACKET_IGNORE_OUTGOING`).
 //! * **Offloads.** Every packet has a virtio-net header (`PACKET_VNET_HDR`). The kernel has no
 //!   option to disable offloads of received packets: they may have partial checksums, be
