@@ -166,6 +166,7 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
         ("needs linear", format!("{}, in {}", report.tx_linear, pieces(report.max_chunks))),
         ("keeps", report.needs.text()),
         ("sandbox", report.sandbox.text()),
+        ("options", format!("towpath help {}:", uri.scheme())),
     ];
     for (name, value) in rows {
         outln!("  {name:<13} {value}")?;

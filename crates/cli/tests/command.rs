@@ -286,7 +286,7 @@ fn every_command_has_a_man_page_and_a_directory_that_is_missing_is_named() {
 fn probe_prints_the_abilities_of_a_port_for_people_and_for_machines() {
     for port in ["null:", "gen:flows=2"] {
         let shown = run(&["probe", port]).code(0).stdout;
-        assert!(shown.contains("mtu") && shown.contains("queues"), "{shown}");
+        assert!(shown.contains("mtu") && shown.contains("queues") && shown.contains("towpath help "), "{shown}");
         let report: serde_json::Value = serde_json::from_str(&run(&["probe", port, "--json"]).code(0).stdout).unwrap();
         assert!(report["abilities"].is_array() && report["mtu"].is_number(), "{report:#}");
     }
