@@ -1,6 +1,7 @@
 //! `towpath bind` and `unbind`: bind a PCI function to `vfio-pci`, and restore its driver.
 
 use crate::args::{Bind, Unbind};
+use crate::output::outln;
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::bus::vfio::{self, Bdf, Finding};
@@ -14,20 +15,20 @@ pub(crate) fn bind(args: &Bind) -> Result<ExitCode, Box<dyn Error>> {
         match vfio::bind(bdf, &devices, args.force) {
             Ok(bound) => {
                 if bound.already {
-                    println!("{bdf}: vfio-pci has it already");
+                    outln!("{bdf}: vfio-pci has it already")?;
                 } else {
                     done.push(bdf);
-                    println!("{bdf}: {} -> vfio-pci", bound.from.as_deref().unwrap_or("no driver"));
+                    outln!("{bdf}: {} -> vfio-pci", bound.from.as_deref().unwrap_or("no driver"))?;
                 }
                 if let Some(aspm) = bound.aspm {
                     let bridge = aspm.bridge.map(|(bridge, _)| format!(", and at {bridge}")).unwrap_or_default();
-                    println!("{bdf}: power management of its link (ASPM) is switched off{bridge}, by an erratum");
+                    outln!("{bdf}: power management of its link (ASPM) is switched off{bridge}, by an erratum")?;
                 }
             }
             Err(error) => {
                 for bdf in done {
                     match vfio::unbind(bdf, false) {
-                        Ok(_) => println!("{bdf}: given back"),
+                        Ok(_) => outln!("{bdf}: given back")?,
                         Err(error) => eprintln!("towpath: {error}"),
                     }
                 }
@@ -63,7 +64,7 @@ pub(crate) fn unbind(args: &Unbind) -> Result<ExitCode, Box<dyn Error>> {
         match vfio::unbind(bdf, args.force) {
             Ok(unbound) => {
                 let interfaces = unbound.interfaces.iter().map(|i| format!(", as {i}")).collect::<String>();
-                println!("{bdf}: vfio-pci -> {}{interfaces}", unbound.to.as_deref().unwrap_or("no driver"));
+                outln!("{bdf}: vfio-pci -> {}{interfaces}", unbound.to.as_deref().unwrap_or("no driver"))?;
             }
             Err(error) => {
                 eprintln!("towpath: {error}");

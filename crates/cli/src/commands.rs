@@ -1,7 +1,11 @@
 //! The ports and routes of each command.
 
-use crate::args::{Args, Command, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink};
-use crate::{bench, bind, control, probe, report, run};
+use crate::args::{
+    Args, Command, Cores, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink,
+};
+use crate::output::{outln, show};
+use crate::units::grouped;
+use crate::{bench, bind, control, kinds, probe, report, run};
 use clap::CommandFactory;
 use std::error::Error;
 use std::path::Path;
@@ -55,16 +59,26 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Unbind(args) => bind::unbind(&args),
         Command::Set(args) => control::set(&args),
         Command::Rules => {
-            println!("{RULES}");
+            outln!("{RULES}")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Help { topic } => kinds::help(&topic),
+        Command::Complete { command, word } => {
+            let words = kinds::complete(&command, &word);
+            show(words.iter().map(|full| format!("{full}\n")).collect::<String>())?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "towpath", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "towpath", &mut script);
+            let more = if shell == clap_complete::Shell::Bash { kinds::BASH } else { "" };
+            show(format_args!("{}{more}", String::from_utf8_lossy(&script)))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Man { directory } => {
             clap_mangen::generate_to(Args::command(), &directory)
+                .and_then(|()| kinds::write_pages(&directory))
                 .map_err(|error| format!("the man pages can't be written to {}: {error}", directory.display()))?;
             Ok(ExitCode::SUCCESS)
         }
@@ -79,6 +93,9 @@ fn forward(mut fwd: Fwd) -> Outcome {
             fwd.run.duration.get_or_insert(Duration::from_secs(3));
             let seconds = fwd.run.duration.unwrap_or_default().as_secs_f32();
             eprintln!("no ports named: gen:flows=64,size=imix -> null: for {seconds} s, no root needed");
+            eprintln!(
+                "packets are made, coalesced (--gro off) and counted; the generator alone: towpath gen null: --size 64"
+            );
             eprintln!("for real traffic: towpath fwd tap:a tap:b (see 'towpath fwd --help')\n");
             ("gen:flows=64,size=imix".to_owned(), "null:".to_owned())
         }
@@ -87,7 +104,9 @@ fn forward(mut fwd: Fwd) -> Outcome {
     let (from, to) = if fwd.oneway { (Role::Ingress, Role::Egress) } else { (Role::Both, Role::Both) };
     let mut opener = Opener::new();
     let a = opener.open(&a.parse()?, from)?;
-    let b = opener.open(&b.parse()?, to)?;
+    let b: Uri = b.parse()?;
+    note_overwritten(&b);
+    let b = opener.open(&b, to)?;
     opener.check()?;
     run::run(plan(&fwd.run, directions, true)?, a, b, &fwd.run)
 }
@@ -156,7 +175,9 @@ fn capture(args: Record) -> Outcome {
     if from.info().layer == Layer::Ip {
         more.push("link=ip".into());
     }
-    let to = opener.open(&file(&args.file, &more)?, Role::Egress)?;
+    let to = file(&args.file, &more)?;
+    note_overwritten(&to);
+    let to = opener.open(&to, Role::Egress)?;
     opener.check()?;
     run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
@@ -173,6 +194,14 @@ fn play(args: Replay) -> Outcome {
     run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
 
+/// A file that is there already is written anew: it is named before.
+fn note_overwritten(to: &Uri) {
+    let had = if to.scheme() == "pcap" { std::fs::metadata(to.target()).ok() } else { None };
+    if let Some(bytes) = had.filter(|file| file.is_file() && file.len() > 0).map(|file| file.len()) {
+        eprintln!("note: {}: the file had {} bytes, and is overwritten", to.short(), grouped(bytes));
+    }
+}
+
 fn file(path: &Path, options: &[String]) -> Result<Uri, Box<dyn Error>> {
     let path = path.to_str().ok_or_else(|| format!("FILE={}: must be valid UTF-8", path.display()))?;
     Ok(format!("pcap:{path}?{}", options.join(",")).parse()?)
@@ -186,7 +215,7 @@ fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, Ru
     let mut plan = Forward::default();
     plan.directions = directions;
     plan.workers = run.workers;
-    plan.cores.clone_from(&run.cores);
+    plan.cores = Cores::all(&run.cores);
     plan.idle = match run.idle {
         IdleArg::Spin => Idle::SPIN,
         IdleArg::Yield => Idle::YIELD,
@@ -194,7 +223,7 @@ fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, Ru
     };
     plan.egress_wait = run.egress_wait;
     plan.drain = run.drain;
-    plan.lanes.clone_from(&run.lanes);
+    plan.lanes = Cores::all(&run.lanes);
     plan.steering.steering = run.steer.clone();
     plan.steering.full = if run.lane_full == FullArg::Drop { FullPolicy::Drop } else { FullPolicy::Hold };
     plan.steering.ring = run.lane_ring as usize;

@@ -1,7 +1,9 @@
 //! `towpath probe SCHEME:vfio=BDF`: what prevents the use of a PCI function, checked before it is
 //! opened.
 
+use crate::output::outln;
 use serde::Serialize;
+use std::error::Error;
 use towpath::bus::vfio::{Bdf, BdfError, Inspection, inspect};
 
 #[derive(Serialize)]
@@ -27,7 +29,7 @@ pub(crate) fn function(port: &str) -> Option<Result<Bdf, BdfError>> {
 }
 
 /// Prints the findings; returns whether the device can be opened all the same.
-pub(crate) fn print(port: &str, bdf: Bdf, json: bool) -> Result<bool, serde_json::Error> {
+pub(crate) fn print(port: &str, bdf: Bdf, json: bool) -> Result<bool, Box<dyn Error>> {
     let Inspection { driver, group, iommufd, findings, .. } = inspect(bdf);
     let openable = !findings.iter().any(|finding| finding.is_obstacle());
     if json {
@@ -40,11 +42,11 @@ pub(crate) fn print(port: &str, bdf: Bdf, json: bool) -> Result<bool, serde_json
             });
             let driver = driver.as_deref();
             let report = Report { port, driver, iommu_group: group, iommufd, findings: findings.collect() };
-            println!("{}", serde_json::to_string(&report)?);
+            outln!("{}", serde_json::to_string(&report)?)?;
         }
         return Ok(openable);
     }
-    println!("{bdf}");
+    outln!("{bdf}")?;
     let group = group.map_or("none".to_owned(), |group| group.to_string());
     let rows = [
         ("driver", driver.as_deref().unwrap_or("none")),
@@ -52,14 +54,14 @@ pub(crate) fn print(port: &str, bdf: Bdf, json: bool) -> Result<bool, serde_json
         ("iommufd", if iommufd { "yes" } else { "no" }),
     ];
     for (name, value) in rows {
-        println!("  {name:<13} {value}");
+        outln!("  {name:<13} {value}")?;
     }
     for finding in &findings {
-        println!("  {} {finding}", if finding.is_obstacle() { "OFF" } else { "!  " });
-        println!("      to mend it: {}", finding.mend(bdf));
+        outln!("  {} {finding}", if finding.is_obstacle() { "OFF" } else { "!  " })?;
+        outln!("      to mend it: {}", finding.mend(bdf))?;
     }
     if findings.is_empty() {
-        println!("  nothing is missing");
+        outln!("  nothing is missing")?;
     }
     Ok(openable)
 }

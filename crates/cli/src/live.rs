@@ -5,7 +5,7 @@ use crate::args::Run;
 use crate::measured::Measured;
 use crate::summary::{Happened, Line, Loss, event, loss, missed};
 use crate::units::si;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use console::Term;
 use std::io::{self, IsTerminal, Write};
 use towpath::PortControls;
 use towpath::engine::report::{GroReading, Meter, PortReading, Reading};
@@ -22,17 +22,41 @@ pub(crate) struct Live {
 
 enum View {
     /// Lines that are redrawn, on standard error.
-    Terminal {
-        area: MultiProgress,
-        ports: Vec<ProgressBar>,
-        gro: ProgressBar,
-        measurements: Vec<ProgressBar>,
-    },
+    Terminal(Area),
     /// One object per line, on standard output.
     Json,
     /// Only events of the ports and missed rates, on standard error.
     Events,
     Nothing,
+}
+
+/// Lines at the end of a terminal that are drawn again. The cursor stands below them, so that the
+/// `^C` that the terminal shows is erased with them.
+struct Area {
+    term: Term,
+    drawn: usize,
+}
+
+impl Area {
+    fn new() -> Area {
+        Area { term: Term::stderr(), drawn: 0 }
+    }
+
+    /// Prints `news` above the lines, which are drawn again, as far as the terminal has room.
+    fn draw(&mut self, news: impl Iterator<Item = String>, lines: &[String]) -> io::Result<()> {
+        let (rows, columns) = self.term.size();
+        let mut text = String::from("\r");
+        if self.drawn > 0 {
+            text += &format!("\x1b[{}A", self.drawn);
+        }
+        text += "\x1b[J";
+        news.for_each(|line| text += &format!("{line}\n"));
+        self.drawn = lines.len().min(usize::from(rows).saturating_sub(1));
+        for line in lines.iter().take(self.drawn) {
+            text.extend(line.chars().take(columns.into()).chain(['\n']));
+        }
+        self.term.write_str(&text)
+    }
 }
 
 impl Live {
@@ -41,16 +65,7 @@ impl Live {
         let view = match (args.json, args.quiet) {
             (_, true) => View::Nothing,
             (true, _) => View::Json,
-            _ if io::stderr().is_terminal() => {
-                let area = MultiProgress::new();
-                let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
-                let line = || area.add(ProgressBar::new_spinner().with_style(style.clone()));
-                let ports = last.ports.iter().map(|_| line()).collect();
-                let gro = line();
-                // A generator on either side has a rate, a check, or both.
-                let measurements = (0..4).map(|_| line()).collect();
-                View::Terminal { area, ports, gro, measurements }
-            }
+            _ if io::stderr().is_terminal() => View::Terminal(Area::new()),
             _ => View::Events,
         };
         Live { view, last, events: Vec::new(), losses: Vec::new(), given_up: 0 }
@@ -67,21 +82,18 @@ impl Live {
         let losses: Vec<_> = missed(now).into_iter().filter(|lost| !is_known(lost)).collect();
         self.losses.extend(losses.iter().map(|&(port, side, place, _)| (port.to_owned(), side, place)));
         let news = events_now.map(|e| format!("event: {}", event(e)));
-        let mut news = news.chain(losses.into_iter().map(|lost| format!("missed: {}", loss(lost))));
-        match &self.view {
-            View::Terminal { area, ports, gro, measurements } => {
-                news.try_for_each(|line| area.println(line))?;
+        let news = news.chain(losses.into_iter().map(|lost| format!("missed: {}", loss(lost))));
+        match &mut self.view {
+            View::Terminal(area) => {
                 let width = now.ports.iter().map(|p| p.name.chars().count()).max().unwrap_or(0);
                 let seconds = step.elapsed.as_secs_f64().max(1e-9);
-                for ((bar, port), total) in ports.iter().zip(&step.ports).zip(&now.ports) {
-                    bar.set_message(line(port, total, width, seconds));
-                }
+                let ports = step.ports.iter().zip(&now.ports);
+                let mut lines: Vec<_> = ports.map(|(port, total)| line(port, total, width, seconds)).collect();
                 if now.gro.packets > 0 {
-                    gro.set_message(gro_line(&now.gro));
+                    lines.push(gro_line(&now.gro));
                 }
-                for (bar, line) in measurements.iter().zip(measured.lines()) {
-                    bar.set_message(line);
-                }
+                lines.extend(measured.lines());
+                area.draw(news, &lines)?;
             }
             View::Json => {
                 let mut out = io::stdout().lock();
@@ -104,10 +116,10 @@ impl Live {
     }
 
     /// Erases the live lines to make room for the summary.
-    pub(crate) fn end(&self) {
-        if let View::Terminal { area, ports, gro, measurements } = &self.view {
-            ports.iter().chain([gro]).chain(measurements).for_each(ProgressBar::finish_and_clear);
-            let _ = area.clear();
+    pub(crate) fn end(&mut self) {
+        if let View::Terminal(area) = &mut self.view {
+            // A terminal that is gone has no lines.
+            let _ = area.draw(std::iter::empty(), &[]);
         }
     }
 }
@@ -123,18 +135,25 @@ fn gro_line(gro: &GroReading) -> String {
     format!("gro merged {merged:.1} %   flushed {}{aside}", reasons.join(", "))
 }
 
+/// The packets that a port dropped, and the most frequent reason.
+fn drops(port: &PortReading) -> String {
+    let all = port.rx.all_drops() + port.tx.all_drops();
+    let most = port.rx.drops().chain(port.tx.drops()).max_by_key(|&(_, packets)| packets);
+    let all = si(all as f64).trim_end().to_owned();
+    most.map_or(all.clone(), |(reason, _)| format!("{all} ({})", reason.name()))
+}
+
 fn line(step: &PortReading, total: &PortReading, width: usize, seconds: f64) -> String {
     let pps = |packets: u64| format!("{}pps", si(packets as f64 / seconds));
     let bps = |bytes: u64| format!("{}b/s", si(bytes as f64 * 8.0 / seconds));
-    let drops = total.rx.all_drops() + total.tx.all_drops();
     format!(
-        "{:width$}  rx {:>11} {:>11}   tx {:>11} {:>11}   drops {}   missed {}",
+        "{:width$}  rx {:>9} {:>9}  tx {:>9} {:>9}  missed {}  drops {}",
         step.name,
         pps(step.rx.packets),
         bps(step.rx.bytes),
         pps(step.tx.packets),
         bps(step.tx.bytes),
-        drops,
         total.rx.all_missed() + total.tx.all_missed(),
+        drops(total),
     )
 }

@@ -4,6 +4,7 @@
 //!   args      the command line
 //!   commands  the ports and routes of each command
 //!   bind      binds a device to vfio-pci and restores its driver
+//!   kinds     the kinds of ports and their options: help, man pages, completion
 //!   probe     what a port can do;  findings: what its device lacks
 //!   report    what is needed when a card or a board fails
 //!   bench     measurements as tables
@@ -12,11 +13,12 @@
 //!   control   settings of the ports, changed while they run
 //!   live      the live view
 //!   summary   the tables at the end;  live view and summary as JSON
+//!   output    standard output, which may be full or without a reader
 //!   units     numbers with SI prefixes
 //! ```
 //!
 //! Exit codes: 0: success (also after ^C). 1: a failure while running: a port is gone, a worker
-//! failed, buffers are missing. 2: the command line, a port's options or its environment are wrong;
+//! failed, buffers are missing, standard output can't be written. 2: the command line, a port's options or its environment are wrong;
 //! nothing was moved.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -27,8 +29,10 @@ mod bind;
 mod commands;
 mod control;
 mod findings;
+mod kinds;
 mod live;
 mod measured;
+mod output;
 mod probe;
 mod report;
 mod run;
@@ -37,6 +41,8 @@ mod summary;
 mod units;
 
 use clap::Parser;
+use nix::libc::{EMFILE, ENFILE, ENOMEM};
+use std::error::Error;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -44,8 +50,24 @@ fn main() -> ExitCode {
     match commands::dispatch(args) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("towpath: {error}");
-            ExitCode::from(2)
+            eprintln!("towpath: {error}{}", remedy(&*error));
+            // Packets may have been moved.
+            ExitCode::from(if error.is::<output::OutputError>() { 1 } else { 2 })
         }
     }
+}
+
+/// What helps if the machine or a limit is the cause, unless the error has it.
+fn remedy(error: &(dyn Error + 'static)) -> String {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    let code = causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error());
+    let (word, remedy) = match code {
+        Some(EMFILE) => ("open files", "raise the limit on open files: ulimit -n, or LimitNOFILE= of the unit"),
+        Some(ENFILE) => ("open files", "raise the machine's limit on open files: sysctl fs.file-max"),
+        Some(ENOMEM) => {
+            ("memory", "ask for less memory (--buffers), or raise the limit: ulimit -v and -l, the control group's")
+        }
+        _ => return String::new(),
+    };
+    if error.to_string().contains(&format!("limit on {word}")) { String::new() } else { format!(" ({remedy})") }
 }

@@ -3,6 +3,7 @@
 
 use crate::args::Probe;
 use crate::findings;
+use crate::output::outln;
 use crate::sandbox::Possible;
 use serde::Serialize;
 use std::error::Error;
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 use towpath::packet::port::{Calls, Capability, Info, Interface, Layer, Needs, Port, TxLinear};
 use towpath::sandbox::Machine;
 use towpath::wire::ethernet::MacText;
-use towpath::{Opener, Role};
+use towpath::{Opener, Role, Uri};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -142,16 +143,19 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
     {
         return Ok(ExitCode::from(2));
     }
-    let port = Opener::new().open(&args.port.parse()?, Role::Both)?;
+    let uri: Uri = args.port.parse()?;
+    // A file goes one way, and one that is opened to be written is emptied.
+    let role = if uri.scheme() == "pcap" { Role::Ingress } else { Role::Both };
+    let port = Opener::new().open(&uri, role)?;
     let machine = Machine::probe();
     let report = report(port.info(), &port.needs(), &machine);
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        outln!("{}", serde_json::to_string(&report)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}", report.port);
+    outln!("{}", report.port)?;
     if let Some(interface) = &report.interface {
-        println!("  {:<13} {}", "interface", interface.text());
+        outln!("  {:<13} {}", "interface", interface.text())?;
     }
     let rows = [
         ("layer", report.layer.to_owned()),
@@ -162,15 +166,16 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
         ("needs linear", format!("{}, in {}", report.tx_linear, pieces(report.max_chunks))),
         ("keeps", report.needs.text()),
         ("sandbox", report.sandbox.text()),
+        ("options", format!("towpath help {}:", uri.scheme())),
     ];
     for (name, value) in rows {
-        println!("  {name:<13} {value}");
+        outln!("  {name:<13} {value}")?;
     }
     let width = report.abilities.iter().map(|a| a.name.len()).max().unwrap_or(0);
     for ability in &report.abilities {
-        println!("  {} {:width$}  {}", if ability.on { "on " } else { "OFF" }, ability.name, ability.why);
+        outln!("  {} {:width$}  {}", if ability.on { "on " } else { "OFF" }, ability.name, ability.why)?;
         if let Some(mend) = ability.mend {
-            println!("      {:width$}  to mend it: {mend}", "");
+            outln!("      {:width$}  to mend it: {mend}", "")?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -3,10 +3,10 @@
 use crate::args::{Run, SandboxArg};
 use crate::control::Listener;
 use crate::live::Live;
+use crate::output::is_read;
 use crate::summary;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
-use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +42,7 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
         eprintln!("note: sandbox: {missing}");
     }
     let mut live = Live::new(args, running.meter());
+    let mut output = Ok(true);
     let started = Instant::now();
     let mut next = started + args.interval;
     loop {
@@ -54,8 +55,9 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
             break;
         }
         if now >= next {
-            // The output has no reader any more: stop.
-            if !is_read(live.update(&running.meter().read(), running.port_controls()))? {
+            output = is_read(live.update(&running.meter().read(), running.port_controls()));
+            if !matches!(output, Ok(true)) {
+                // The output is full, or has no reader any more.
                 break;
             }
             next += args.interval;
@@ -65,6 +67,7 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
     live.end();
     drop(control);
     let summary = running.stop();
+    output?;
     is_read(if args.json { summary::json(&summary, &enforced) } else { summary::print(&summary, &enforced) })?;
     Ok(if summary.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -82,12 +85,4 @@ fn enforce(ready: &Ready, args: &Run) -> Result<Enforced, Box<dyn Error>> {
         None => needs,
     };
     Ok(sandbox::enforce(&needs, level).map_err(|error| format!("--{error}"))?)
-}
-
-/// Whether the output still has a reader.
-fn is_read(written: io::Result<()>) -> io::Result<bool> {
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        other => other.map(|()| true),
-    }
 }

@@ -44,6 +44,16 @@ fn two_taps_are_a_cable() {
 }
 
 #[test]
+fn interfaces_of_one_name_in_two_namespaces_have_rows_of_their_own() {
+    require!("interfaces_of_one_name_in_two_namespaces_have_rows_of_their_own",);
+    let hosts = Hosts::new();
+    let ports = [&hosts.one, &hosts.two].map(|ns| format!("tap:same?netns={}", ns.name()));
+    let summary =
+        support::datapath::run(&["fwd", &ports[0], &ports[1], "--duration", "100ms", "--json"]).code(0).summary();
+    assert_eq!(summary.ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>(), ports);
+}
+
+#[test]
 fn two_taps_are_a_cable_without_any_offload() {
     require!("two_taps_are_a_cable_without_any_offload", "ping", "iperf3");
     for mtu in [1500, 9000] {

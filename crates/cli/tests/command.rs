@@ -172,10 +172,18 @@ fn errors_name_the_option_the_value_and_the_rule() {
             &["workers=2", "1 queue", "open it with ?queues=2"],
         ),
         (&["fwd", "--cores", "4095"], &["cores=4095", "among the cores"]),
-        (&["fwd", "--lanes", "4095"], &["4095", "among the cores"]),
+        (&["fwd", "--lanes", "4095"], &["lanes=4095", "among the cores"]),
+        (&["fwd", "--cores", "1-0"], &["--cores", "1-0", "ranges of them, such as 0-1,3"]),
+        (&["fwd", "--rebalance"], &["--lanes <CORES>"]),
+        (&["fwd", "--duration", "0s"], &["--duration", "0s", "above 0"]),
+        (&["fwd", "sock:/a/missing/directory/s", "null:"], &["make the directory first"]),
         (&["fwd", "--steer", "left"], &["--steer", "left", "round-robin"]),
         (&["fwd", "--gro-max-size", "1"], &["--gro-max-size", "1280..=65535"]),
         (&["frwd"], &["frwd", "fwd"]),
+        (&["help", "pakcet"], &["pakcet", "did you mean packet?"]),
+        (&["fwd", "pakcet:eth1", "null:"], &["pakcet", "did you mean packet?"]),
+        (&["probe", "tap:a?mut=9000"], &["mut=9000", "no such option", "did you mean mtu?"]),
+        (&["probe", "tap:a?netns="], &["'netns' has no value"]),
         (&["probe", "what:"], &["no port of kind 'what'"]),
     ];
     for (args, parts) in table {
@@ -214,6 +222,52 @@ fn completions_know_every_command_in_every_shell() {
 }
 
 #[test]
+fn help_of_a_kind_of_port_lists_its_options_with_default_and_example() {
+    let shown = run(&["help", "tap"]).code(0).stdout;
+    for part in ["tap:tp0", "txqueuelen=PACKETS", "default: unchanged; example: mtu=9000"] {
+        assert!(shown.contains(part), "{part} is missing in:\n{shown}");
+    }
+    // A command and a kind of port have this name.
+    assert!(run(&["help", "gen"]).code(0).stdout.contains("Generate packets into a port"));
+    assert!(run(&["help", "gen:"]).code(0).stdout.contains("payload=random|stale"));
+}
+
+#[test]
+fn bash_completes_ports_behind_the_breaks_of_its_words() {
+    let complete = |line: &str, word: &str| {
+        let script = format!(
+            "compopt() {{ :; }}; towpath() {{ {} \"$@\"; }}; source <(towpath completions bash)
+             COMP_LINE=\"{line}\" COMP_POINT=${{#COMP_LINE}} COMP_WORDS=({line}) COMP_CWORD=2
+             _towpath_words towpath \"{word}\" x; echo \"${{COMPREPLY[*]}}\"",
+            env!("CARGO_BIN_EXE_towpath")
+        );
+        support::succeed(std::process::Command::new("bash").args(["-c", &script])).trim().to_owned()
+    };
+    assert_eq!(complete("towpath probe ve", "ve"), "veth:");
+    assert_eq!(complete("towpath fwd tap:x?txq", "x?txq"), "x?txqueuelen=");
+    assert_eq!(complete("towpath fwd tap:x?mtu=1500,persist=of", "of"), "off");
+    assert_eq!(complete("towpath help pac", "pac"), "packet");
+}
+
+#[test]
+fn an_output_that_is_full_is_an_error_of_code_1() {
+    for args in [
+        &["rules"][..],
+        &["help", "tap"],
+        &["probe", "null:", "--json"],
+        &["completions", "bash"],
+        &["gen", "null:", "--count", "10"],
+        &["gen", "null:", "--json", "--interval", "10ms", "--duration", "20s"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.starts_with("towpath: standard output can't be written: No space left"), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
 fn every_command_has_a_man_page_and_a_directory_that_is_missing_is_named() {
     let directory = tempfile::tempdir().unwrap();
     run(&["man", directory.path().to_str().unwrap()]).code(0);
@@ -222,6 +276,8 @@ fn every_command_has_a_man_page_and_a_directory_that_is_missing_is_named() {
         assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}: {page}");
     }
     assert!(std::fs::read_to_string(directory.path().join("towpath.1")).unwrap().contains("scheme:target"));
+    let tap = std::fs::read_to_string(directory.path().join("towpath-tap.7")).unwrap();
+    assert!(tap.contains(".TH towpath-tap 7") && tap.contains("MTU that the interface is given"), "{tap}");
     let refused = run(&["man", "/a/directory/that/is/missing"]).code(2);
     assert!(refused.stderr.contains("/a/directory/that/is/missing"), "{}", refused.stderr);
 }
@@ -230,10 +286,75 @@ fn every_command_has_a_man_page_and_a_directory_that_is_missing_is_named() {
 fn probe_prints_the_abilities_of_a_port_for_people_and_for_machines() {
     for port in ["null:", "gen:flows=2"] {
         let shown = run(&["probe", port]).code(0).stdout;
-        assert!(shown.contains("mtu") && shown.contains("queues"), "{shown}");
+        assert!(shown.contains("mtu") && shown.contains("queues") && shown.contains("towpath help "), "{shown}");
         let report: serde_json::Value = serde_json::from_str(&run(&["probe", port, "--json"]).code(0).stdout).unwrap();
         assert!(report["abilities"].is_array() && report["mtu"].is_number(), "{report:#}");
     }
+}
+
+#[test]
+fn cores_are_given_as_ranges_and_rates_with_a_fraction() {
+    let args = ["gen", "null:", "--rate", "1.5M", "--count", "50", "--cores", "0-0", "--json"];
+    let summary = run(&args).code(0).summary();
+    assert_eq!(summary.rates[0].asked, 1.5e6);
+}
+
+#[test]
+fn a_limit_of_the_process_is_named_with_what_helps() {
+    for (limit, command, part) in [
+        ("-v 300000", "gen null: --buffers 4M", "ask for less memory (--buffers), or raise the limit: ulimit -v"),
+        ("-n 9", "fwd veth:a veth:a", "raise the limit on open files"),
+    ] {
+        let script = format!("ulimit {limit}; exec {} {command}", env!("CARGO_BIN_EXE_towpath"));
+        let output = support::run(std::process::Command::new("bash").args(["-c", &script]));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(part), "{output:?}");
+    }
+}
+
+#[test]
+fn a_note_on_the_mtu_is_made_only_of_a_generator_whose_packets_are_longer() {
+    let notes = |size: &str| run(&["gen", "e1000e:model", "--count", "1", "--size", size]).stderr;
+    assert!(!notes("1514").contains("has an MTU of"), "{}", notes("1514"));
+    assert!(notes("1515").contains("gen: has an MTU of 1501, e1000e:model of 1500"), "{}", notes("1515"));
+}
+
+#[test]
+fn a_capture_that_is_overwritten_is_named_and_one_that_is_probed_is_not_touched() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.pcap");
+    let path = file.to_str().unwrap();
+    let record = |count: &str| run(&["record", &format!("gen:count={count}"), path]).code(0).stderr;
+    assert!(!record("3").contains("overwritten"));
+    let before = std::fs::read(&file).unwrap();
+    let shown = run(&["probe", &format!("pcap:{path}")]).code(0).stdout;
+    assert!(shown.contains("layer         ethernet") && std::fs::read(&file).unwrap() == before, "{shown}");
+    assert!(record("3").contains(&format!("pcap:{path}: the file had {} bytes, and is overwritten", before.len())));
+}
+
+#[test]
+fn a_capture_that_was_rotated_is_named_by_its_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.pcap").to_str().unwrap().to_owned();
+    run(&["record", "gen:count=100", &path, "--with", "rotate-size=2k"]).code(0);
+    let refused = run(&["replay", &path, "null:"]).code(2).stderr;
+    assert!(refused.contains("it was rotated: its files are") && refused.contains("a-00001.pcap"), "{refused}");
+}
+
+#[test]
+fn a_sound_capture_with_an_empty_record_is_not_called_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.pcap");
+    run(&["record", "gen:count=1", file.to_str().unwrap()]).code(0);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes.extend([0; 16]);
+    std::fs::write(&file, &bytes).unwrap();
+    let summary = run(&["replay", file.to_str().unwrap(), "null:", "--json"]).code(1).summary();
+    assert!(summary.failures[0].contains("not all records can be sent") && summary.port("pcap").rx.packets == 1);
+    bytes.truncate(bytes.len() - 3);
+    std::fs::write(&file, &bytes).unwrap();
+    let summary = run(&["replay", file.to_str().unwrap(), "null:", "--json"]).code(1).summary();
+    assert!(summary.failures[0].contains("damaged file"), "{summary:#?}");
 }
 
 #[test]

@@ -13,6 +13,7 @@
 //!   null       counts and frees
 //!   fault      another port with drops, reordering, corruption, stalls
 //!   uri        the URI of a port: scheme, target, options
+//!   kind       what a kind of port is, and its options: for parser, help, man pages, completion
 //!   vnet       the virtio-net header of packets on TUN/TAP and AF_PACKET
 //! ```
 //!
@@ -28,6 +29,7 @@ mod ended;
 pub mod fault;
 pub mod generator;
 mod kernel;
+pub mod kind;
 pub mod null;
 mod pace;
 pub mod packet;

@@ -9,6 +9,7 @@
 //!   null:accept=none       accepts complete packets only: the worker must complete the others first
 //! ```
 
+use crate::kind::{Kind, PortOption};
 use crate::uri::Uri;
 use std::sync::Arc;
 use towpath_packet::port::{Info, Layer, Needs, Port, PortError, Queues, RxQueue, Start, State, TxQueue, Wake};
@@ -16,6 +17,20 @@ use towpath_packet::{Batch, Cache, Counters, Direction, Offloads, Pool};
 
 /// Queues that one port can be started with; each has a cache of the pool.
 pub(super) const MAX_QUEUES: u16 = 64;
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "null",
+    example: "null:",
+    what: "takes everything, brings nothing",
+    options: &[PortOption::new(
+        "accept",
+        "all|none",
+        "all",
+        "offloads that it takes; none: what an egress without any is sent",
+        "accept=none",
+    )],
+};
 
 /// Configuration of the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +52,7 @@ impl Config {
     /// # Errors
     /// [`PortError::Option`] for an invalid value or an unknown option.
     pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
-        let mut options = uri.options();
+        let mut options = uri.options(KIND.options);
         let accept = options.choice("accept", &[("all", Offloads::ALL), ("none", Offloads::NONE)])?;
         options.finish()?;
         Ok(Config { accept: accept.unwrap_or(Offloads::ALL) })

@@ -1,18 +1,20 @@
 //! Port URIs: `scheme:target?option=value,option=value`.
 //!
 //! `&` separates options too. Schemes without a target have the options after the colon
-//! (`gen:flows=8,size=1448`). Each port takes its options by name, which checks their values; a
-//! remaining option is an error that lists the known names.
+//! (`gen:flows=8,size=1448`). Each port takes its options by name, which checks their values; only
+//! options of its [table](crate::kind) can be taken. A remaining option is an error that lists the
+//! known names.
 //!
 //! ```
-//! # use towpath_ports::uri::Uri;
+//! # use towpath_ports::{tun, uri::Uri};
 //! let uri: Uri = "tap:tp0?mtu=9000,tso=off".parse().unwrap();
 //! assert_eq!((uri.scheme(), uri.target()), ("tap", "tp0"));
-//! let mut options = uri.options();
+//! let mut options = uri.options(tun::TAP.options);
 //! assert_eq!(options.number("mtu", 68..=65521).unwrap(), Some(9000));
 //! assert!(options.finish().unwrap_err().to_string().contains("tso"));
 //! ```
 
+use crate::kind::{PortOption, nearest};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -51,9 +53,9 @@ impl Uri {
         format!("{}:{}", self.scheme, self.target)
     }
 
-    /// The options.
-    pub fn options(&self) -> Options {
-        Options { port: self.text.clone(), left: self.options.clone(), known: Vec::new() }
+    /// The options, of those in `table`.
+    pub fn options(&self, table: &'static [PortOption]) -> Options {
+        Options { port: self.text.clone(), table, left: self.options.clone(), known: Vec::new() }
     }
 
     /// An error about the URI.
@@ -77,8 +79,10 @@ impl FromStr for Uri {
         };
         let mut list = Vec::new();
         for item in options.split([',', '&']).filter(|item| !item.is_empty()) {
-            let (key, value) =
-                item.split_once('=').ok_or_else(|| bad(&format!("option '{item}' has no value: write {item}=…")))?;
+            let (key, value) = item.split_once('=').unwrap_or((item, ""));
+            if value.is_empty() {
+                return Err(bad(&format!("option '{key}' has no value: write {key}=…")));
+            }
             if list.iter().any(|(k, _)| k == key) {
                 return Err(bad(&format!("option '{key}' is given twice")));
             }
@@ -110,13 +114,19 @@ pub enum Want {
 #[derive(Debug)]
 pub struct Options {
     port: String,
+    table: &'static [PortOption],
     left: Vec<(String, String)>,
     known: Vec<&'static str>,
 }
 
 impl Options {
-    /// Takes the text of an option.
+    /// Takes the text of an option; none if the table of the kind has no such option.
     pub fn text(&mut self, name: &'static str) -> Option<String> {
+        let listed = self.table.iter().any(|option| option.name == name);
+        debug_assert!(listed, "'{name}' is not in the table of options");
+        if !listed {
+            return None;
+        }
         self.known.push(name);
         let at = self.left.iter().position(|(key, _)| key == name)?;
         Some(self.left.remove(at).1)
@@ -132,7 +142,7 @@ impl Options {
         }
     }
 
-    /// Takes a whole number within `range`; `k`, `M` and `G` multiply by powers of 1000.
+    /// Takes a whole number within `range`; `k`, `M` and `G` multiply by powers of 1000: `1.5M`.
     ///
     /// # Errors
     /// [`PortError::Option`] names the range.
@@ -220,17 +230,20 @@ impl Options {
     /// Checks that no option is left.
     ///
     /// # Errors
-    /// [`PortError::Option`] names the first remaining option and the known ones.
+    /// [`PortError::Option`] names the first remaining option, the known ones, and the one that is
+    /// probably meant.
     pub fn finish(mut self) -> Result<(), PortError> {
+        let Some((key, value)) = self.left.first() else { return Ok(()) };
         self.known.sort_unstable();
         let rule = match self.known.as_slice() {
             [] => "this port has no options".to_owned(),
-            known => format!("no such option; there are: {}", known.join(", ")),
+            known => {
+                let meant = nearest(key, known.iter().copied());
+                let meant = meant.map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+                format!("no such option; there are: {}{meant}", known.join(", "))
+            }
         };
-        match self.left.first() {
-            None => Ok(()),
-            Some((key, value)) => Err(self.error(key, value, rule)),
-        }
+        Err(self.error(key, value, rule))
     }
 }
 
@@ -243,7 +256,7 @@ pub fn parse_linear(text: &str) -> Option<TxLinear> {
     }
 }
 
-/// A whole number, with an optional `k`, `M` or `G` (powers of 1000).
+/// A whole number, with an optional `k`, `M` or `G` (powers of 1000): `1500`, `10k`, `1.5M`.
 pub fn parse_number(text: &str) -> Option<u64> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(d) => (d, 1_000),
@@ -252,7 +265,12 @@ pub fn parse_number(text: &str) -> Option<u64> {
             None => text.strip_suffix('G').map_or((text, 1), |d| (d, 1_000_000_000)),
         },
     };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    let unsigned = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok())?;
+    // A fraction of at most nine digits, in units of the last one.
+    let scale = 10u64.checked_pow(u32::try_from(fraction.len()).ok().filter(|&digits| digits <= 9)?)?;
+    let part = unsigned(fraction)?.checked_mul(unit).filter(|part| part % scale == 0)? / scale;
+    unsigned(whole)?.checked_mul(unit)?.checked_add(part)
 }
 
 /// A span of time: a decimal number with `ns`, `us`, `ms`, `s`, `m` or `h`; seconds where there is
@@ -283,8 +301,11 @@ mod tests {
 
     #[test]
     fn options_follow_the_question_mark_or_the_colon() {
-        assert_eq!(uri("gen:flows=8,size=1448").options().number("size", 0..=9000).unwrap(), Some(1448));
-        let mut o = uri("xdp:eth0?queue=1&zerocopy=prefer").options();
+        assert_eq!(
+            uri("gen:flows=8,size=1448").options(crate::generator::KIND.options).number("size", 0..=9000).unwrap(),
+            Some(1448)
+        );
+        let mut o = uri("xdp:eth0?queue=1&zerocopy=prefer").options(crate::xdp::KIND.options);
         assert_eq!(o.want("zerocopy").unwrap(), Some(Want::Prefer));
         assert_eq!(o.number("queue", 0..=3).unwrap(), Some(1));
         o.finish().unwrap();
@@ -293,12 +314,24 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_its_rule() {
-        let error = |text: &str| uri(text).options().number("mtu", 68..=65521).unwrap_err().to_string();
+        let options = |text: &str| uri(text).options(crate::tun::TAP.options);
+        let error = |text: &str| options(text).number("mtu", 68..=65521).unwrap_err().to_string();
         assert_eq!(error("tap:a?mtu=70000"), "tap:a?mtu=70000: mtu=70000: must be a whole number from 68 to 65521");
         assert!(error("tap:a?mtu=x").contains("mtu=x"));
         assert!("tap".parse::<Uri>().unwrap_err().to_string().contains("scheme:target"));
         assert!("tap:a?mtu".parse::<Uri>().unwrap_err().to_string().contains("'mtu' has no value"));
+        assert!("tap:a?netns=".parse::<Uri>().unwrap_err().to_string().contains("'netns' has no value: write netns=…"));
         assert!("tap:a?mtu=1,mtu=2".parse::<Uri>().unwrap_err().to_string().contains("twice"));
+    }
+
+    #[test]
+    fn a_misspelt_option_is_answered_with_the_one_that_is_meant() {
+        let mut options = uri("tap:a?mut=9000").options(crate::tun::TAP.options);
+        for name in ["mtu", "netns"] {
+            assert_eq!(options.text(name), None);
+        }
+        let error = options.finish().unwrap_err().to_string();
+        assert!(error.ends_with("mut=9000: no such option; there are: mtu, netns; did you mean mtu?"), "{error}");
     }
 
     #[test]
@@ -309,7 +342,11 @@ mod tests {
         for bad in ["", "-1s", "x", "5d", "1e400s", "nan"] {
             assert_eq!(parse_duration(bad), None, "{bad}");
         }
-        assert_eq!(parse_number("2M"), Some(2_000_000));
-        assert_eq!(parse_number("99999999999G"), None);
+        for (text, number) in [("2M", 2_000_000), ("1.5M", 1_500_000), ("0.25k", 250), ("7.0", 7)] {
+            assert_eq!(parse_number(text), Some(number), "{text}");
+        }
+        for bad in ["", "M", ".5k", "1.", "1.5", "1.0001k", "-1", "+1", "1.+5k", "1.5.5k", "99999999999G"] {
+            assert_eq!(parse_number(bad), None, "{bad}");
+        }
     }
 }

@@ -118,7 +118,12 @@ pub fn enforce(needs: &Needs, level: Level) -> Result<Enforced, SandboxError> {
     };
     match restrict::restrict_all(kept(needs), rules.as_ref().map(AsFd::as_fd)) {
         Ok(()) => enforced.landlock = rules.and(machine.landlock.ok()),
-        Err(error) => missing.push(Missing::new(Part::Capabilities, error, "let every thread take signals")),
+        Err(error) => {
+            // The threads are found in /proc/self/task.
+            let no_proc = error.kind() == std::io::ErrorKind::NotFound;
+            let mend = if no_proc { "mount -t proc proc /proc" } else { "let every thread take signals" };
+            missing.push(Missing::new(Part::Capabilities, error, mend));
+        }
     }
     // The filter refuses the question.
     let before = enforced.capabilities_before;

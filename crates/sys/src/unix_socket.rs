@@ -79,7 +79,16 @@ impl std::error::Error for ListenError {
 
 /// The error of a step.
 fn at(step: &'static str) -> impl FnOnce(io::Error) -> ListenError {
-    move |source| ListenError { step, source, hint: None }
+    move |source: io::Error| {
+        let hint = match source.kind() {
+            io::ErrorKind::PermissionDenied if step.contains("directory") => {
+                Some("choose a directory that this user can write to, or run as root".to_owned())
+            }
+            io::ErrorKind::NotFound if step.contains("directory") => Some("make the directory first".to_owned()),
+            _ => None,
+        };
+        ListenError { step, source, hint }
+    }
 }
 
 /// An unconnected socket.

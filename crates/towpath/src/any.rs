@@ -15,6 +15,7 @@ use towpath_nic::e1000e::E1000e;
 use towpath_nic::virtio::{PciTransport, UserTransport, VirtioNet};
 use towpath_packet::port::{Calls, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
+use towpath_ports::kind::{Kind, nearest};
 use towpath_ports::uri::Uri;
 use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, vhost, xdp};
 
@@ -29,52 +30,22 @@ pub enum Role {
     Both,
 }
 
-/// A kind of port, as documentation.
-#[derive(Debug, Clone, Copy)]
-pub struct Scheme {
-    /// The scheme of its URIs.
-    pub name: &'static str,
-    /// An example of a URI.
-    pub example: &'static str,
-    /// A description.
-    pub what: &'static str,
-}
-
-/// All schemes of [`Opener::open`].
-pub const SCHEMES: &[Scheme] = &[
-    Scheme {
-        name: "gen",
-        example: "gen:flows=8,size=imix",
-        what: "makes packets, and checks them when they come back",
-    },
-    Scheme {
-        name: "cpsw",
-        example: "cpsw:model?ports=2",
-        what: "TI's CPSW switch, a MAC port of it: on a model, or through a kernel module",
-    },
-    Scheme { name: "e1000e", example: "e1000e:vfio=0000:03:00.0", what: "an Intel 82574 or 82583, driven from here" },
-    Scheme { name: "null", example: "null:", what: "takes everything, brings nothing" },
-    Scheme { name: "tap", example: "tap:tp0", what: "an interface of the kernel with Ethernet frames" },
-    Scheme { name: "veth", example: "veth:x", what: "one end of a pair in memory" },
-    Scheme { name: "packet", example: "packet:eth1", what: "any interface of the kernel, by AF_PACKET" },
-    Scheme {
-        name: "virtio",
-        example: "virtio:user=/run/vhost.sock",
-        what: "a virtio network device, driven from here: a vhost-user back end, a PCI function, or a model",
-    },
-    Scheme {
-        name: "sock",
-        example: "sock:/run/towpath.sock",
-        what: "applications, by rings in memory that they share",
-    },
-    Scheme {
-        name: "vhost",
-        example: "vhost:/run/towpath/vm0.sock",
-        what: "the network device of a virtual machine, by vhost-user",
-    },
-    Scheme { name: "xdp", example: "xdp:eth1", what: "queues of an interface of the kernel, by AF_XDP" },
-    Scheme { name: "pcap", example: "pcap:file.pcapng", what: "a capture file, read or written" },
-    Scheme { name: "tun", example: "tun:tn0", what: "an interface of the kernel with IP packets" },
+/// All kinds of ports that [`Opener::open`] opens.
+pub const KINDS: &[&Kind] = &[
+    &tun::TAP,
+    &tun::TUN,
+    &packet::KIND,
+    &xdp::KIND,
+    &sock::KIND,
+    &veth::KIND,
+    &pcap::KIND,
+    &generator::KIND,
+    &null::KIND,
+    &e1000e::KIND,
+    &vhost::KIND,
+    &virtio::KIND,
+    &cpsw::KIND,
+    &fault::KIND,
 ];
 
 macro_rules! any_port {
@@ -337,8 +308,10 @@ impl Opener {
             }
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
             other => {
-                let known: Vec<_> = SCHEMES.iter().map(|s| s.name).collect();
-                Err(uri.error(format!("there is no port of kind '{other}'; there are: {}", known.join(", "))))
+                let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+                let meant = nearest(other, known.iter().copied());
+                let meant = meant.map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+                Err(uri.error(format!("there is no port of kind '{other}'; there are: {}{meant}", known.join(", "))))
             }
         }
     }
@@ -347,6 +320,84 @@ impl Opener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Parses the URI of a port; opens nothing.
+    fn parse(uri: &str, role: pcap::Role) -> Result<(), PortError> {
+        let uri = &uri.parse::<Uri>()?;
+        match uri.scheme() {
+            "tap" | "tun" => tun::Config::from_uri(uri).map(drop),
+            "packet" => packet::Config::from_uri(uri).map(drop),
+            "xdp" => xdp::Config::from_uri(uri).map(drop),
+            "sock" => sock::Config::from_uri(uri).map(drop),
+            "veth" => veth::Config::from_uri(uri).map(drop),
+            "pcap" => pcap::Config::from_uri(uri, role).map(drop),
+            "gen" => generator::Config::from_uri(uri).map(drop),
+            "null" => null::Config::from_uri(uri).map(drop),
+            "e1000e" => e1000e::config_from_uri(uri).map(drop),
+            "vhost" => vhost::Config::from_uri(uri).map(drop),
+            "virtio" => virtio::config_from_uri(uri).map(drop),
+            "cpsw" => cpsw::config_from_uri(uri).map(drop),
+            "fault" => fault::Config::from_uri(uri).map(drop),
+            other => panic!("{other} is not parsed"),
+        }
+    }
+
+    /// Parses the options with each device that the kind drives, and in both roles.
+    fn parse_all(kind: &Kind, options: &str) -> Vec<Result<(), PortError>> {
+        let roles = [pcap::Role::Ingress, pcap::Role::Egress];
+        uris(kind, options).iter().flat_map(|uri| roles.map(|role| parse(uri, role))).collect()
+    }
+
+    /// URIs of a kind with these options, one for each device that the kind drives.
+    fn uris(kind: &Kind, options: &str) -> Vec<String> {
+        let devices: &[&str] = match kind.name {
+            "gen" | "null" => return vec![format!("{}:{options}", kind.name)],
+            "fault" => return vec![format!("fault:{options}@null:")],
+            "e1000e" => &["vfio=3:0.0", "model", "qtest=/s"],
+            "virtio" => &["user=/s", "vfio=3:0.0", "model", "qtest=/s"],
+            "cpsw" => &["model"],
+            _ => &["a"],
+        };
+        devices.iter().map(|device| format!("{}:{device}?{options}", kind.name)).collect()
+    }
+
+    #[test]
+    fn every_option_of_every_kind_is_parsed_as_its_example_shows() {
+        for kind in KINDS {
+            assert!(parse(kind.example, pcap::Role::Ingress).is_ok(), "{}", kind.example);
+            for option in kind.options {
+                assert!(option.example.split(',').any(|part| part.starts_with(&format!("{}=", option.name))));
+                let mut values: Vec<_> = option.words().iter().map(|word| format!("{}={word}", option.name)).collect();
+                values.push(option.example.to_owned());
+                // A word may need other options: the example has them.
+                values.retain(|value| value == option.example || !option.example.contains(','));
+                for value in values {
+                    let parsed = parse_all(kind, &value);
+                    assert!(parsed.iter().any(Result::is_ok), "{}: {value}: {parsed:?}", kind.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_misspelt_option_of_any_kind_is_answered_with_the_one_that_is_meant() {
+        for kind in KINDS {
+            for option in kind.options.iter().filter(|option| option.name.len() > 3) {
+                let misspelt = format!("{}{}", &option.name[..1], &option.name[2..]);
+                let answered = parse_all(kind, &format!("{misspelt}=1")).into_iter().any(|parsed| {
+                    let error = parsed.unwrap_err().to_string();
+                    error.contains("no such option") && error.contains("did you mean")
+                });
+                assert!(answered, "{}: {misspelt}", kind.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_misspelt_kind_is_answered_with_the_one_that_is_meant() {
+        let error = Opener::new().open(&"pakcet:eth1".parse().unwrap(), Role::Both).unwrap_err().to_string();
+        assert!(error.contains("did you mean packet?"), "{error}");
+    }
 
     #[test]
     fn a_port_stands_behind_a_bounded_number_of_others() {

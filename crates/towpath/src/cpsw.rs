@@ -21,7 +21,46 @@ use towpath_model::cpsw::{self as model, Cpsw, CpswBus};
 use towpath_model::wire::{Loopback, Unplugged, cable};
 use towpath_nic::cpsw::{BatchSize, Config, CpswPort, FlowControl, Interface, LinkSource, MdioAccess, Soc, open};
 use towpath_packet::port::PortError;
+use towpath_ports::kind::{Kind, PortOption};
 use towpath_ports::uri::{Options, Uri};
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "cpsw",
+    example: "cpsw:model?ports=2",
+    what: "TI's CPSW switch, a MAC port of it: on a model (…@PORT names its wire), or a board's own by cpsw:platform=FILE",
+    options: &[
+        PortOption::new("soc", "am64x|am62x|j784s4|j784s4-mcu|j7200", "am64x", "the SoC of the switch", "soc=j7200"),
+        PortOption::new("port", "1–ports", "the next that is free", "which MAC port", "port=2"),
+        PortOption::new("ports", "1–8", "2", "MAC ports of the switch", "ports=2"),
+        PortOption::new("channels", "1–8", "8", "transmit channels", "channels=2"),
+        PortOption::new("flows", "1–8", "1", "receive flows", "flows=2"),
+        PortOption::new("tx", "2–32768", "516", "entries of a transmit ring", "tx=1024"),
+        PortOption::new("descriptors", "2–32768", "500", "transmit descriptors of a channel", "descriptors=1000"),
+        PortOption::new("rx", "2–32768", "500", "entries of a receive ring", "rx=1024"),
+        PortOption::new("frame", "BYTES, 64–9604", "2024", "longest frame", "frame=1522"),
+        PortOption::new("buffers", "1–16", "1", "buffers of a received frame", "buffers=2"),
+        PortOption::new(
+            "link",
+            "phy|inband|fixed|loopback",
+            "phy",
+            "what the state of the link is read from",
+            "link=fixed",
+        ),
+        PortOption::new("interface", "rgmii|rmii|sgmii", "rgmii", "interface to the PHYs", "interface=sgmii"),
+        PortOption::new(
+            "phys",
+            "ADDRESS with :, 0–31",
+            "0:1:2:3:4:5:6:7",
+            "addresses of the PHYs, in the order of the ports",
+            "phys=0:3",
+        ),
+        PortOption::new("mdio", "manual|automatic", "by the SoC", "how MDIO is driven", "mdio=manual"),
+        pci::PAUSE,
+        pci::POLICY,
+        pci::BATCH,
+    ],
+};
 
 /// Frames that a cable between two ports holds, each way.
 const CABLE: usize = 512;
@@ -163,7 +202,7 @@ const SOCS: [(&str, (Soc, model::Soc)); 5] = [
 /// The driver's configuration, and the index of the wanted port.
 fn read(uri: &Uri) -> Result<Wanted, PortError> {
     BusChoice::of(uri)?;
-    let mut options = uri.options();
+    let mut options = uri.options(KIND.options);
     let soc = options.choice("soc", &SOCS)?;
     let config = configure(&mut options)?.soc(soc.map_or(SOCS[0].1.0, |(soc, _)| soc));
     let port = options.number("port", 1..=u64::from(config.ports))?.map(|n| n as usize - 1);

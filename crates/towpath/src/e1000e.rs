@@ -4,7 +4,7 @@
 //! The drivers do not know URIs: this module turns options into the configuration of a driver.
 
 use crate::any::AnyPort;
-use crate::pci::{self, bus_error, rule};
+use crate::pci::{self, Driver, bus_error, rule};
 use crate::port_wire::PortWire;
 use towpath_bus::qtest::QtestBus;
 use towpath_bus::vfio::{self, Bdf, VfioBus};
@@ -14,7 +14,63 @@ use towpath_model::wire::Loopback;
 use towpath_nic::batching::BatchSize;
 use towpath_nic::e1000e::{Config, DEVICES, E1000e, FlowControl, InterruptMode, RingSize, TxCopybreak};
 use towpath_packet::port::{Ability, Port, PortError};
+use towpath_ports::kind::{Kind, PortOption};
 use towpath_ports::uri::{Options, Uri};
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "e1000e",
+    example: "e1000e:vfio=0000:03:00.0",
+    what: "an Intel 82574 or 82583, driven from here; e1000e:model@PORT is a model whose wire is PORT",
+    options: &[
+        pci::BACKEND,
+        pci::UNPROTECTED,
+        pci::IOMMU,
+        pci::SLOT,
+        pci::MEMORY,
+        PortOption::new("queues", "1–2", "1", "queues in each direction", "queues=2"),
+        PortOption::new("rx", "80–4096, by 8", "512", "descriptors of a receive queue", "rx=1024"),
+        PortOption::new("tx", "80–4096, by 8", "512", "descriptors of a transmit queue", "tx=1024"),
+        PortOption::new("mtu", "BYTES, 68–9216", "1500", "longest packet without its Ethernet header", "mtu=9000"),
+        pci::POLICY,
+        pci::COPYBREAK,
+        PortOption::new(
+            "tx-copybreak",
+            "BYTES",
+            "by the policy",
+            "sent frames up to this length are copied",
+            "tx-copybreak=256",
+        ),
+        pci::MAC,
+        pci::RECEIVE,
+        pci::ADDRESSES,
+        pci::GROUPS,
+        pci::VLANS,
+        pci::BATCH,
+        PortOption::new("rs", "FRAMES, 1–64", "32", "frames for which the device writes back one status", "rs=8"),
+        PortOption::new(
+            "interrupts",
+            "on|off|msix|msi|intx",
+            "off",
+            "how an idle receiver learns of frames",
+            "interrupts=on",
+        ),
+        PortOption::new("csum", "on|off", "on", "the device checks and completes checksums", "csum=off"),
+        PortOption::new("tso", "on|off", "on", "the device segments TCP super-packets", "tso=off"),
+        PortOption::new("vlan", "on|off", "on", "the device strips and inserts VLAN tags", "vlan=off"),
+        pci::PAUSE,
+        PortOption::new(
+            "stall",
+            "TIME, 10ms–60s",
+            "1s",
+            "time that a frame may wait before the device is reset",
+            "stall=500ms",
+        ),
+    ],
+};
+
+/// The options of the driver, as they are taken.
+const DRIVER: Driver<Config> = Driver { table: KIND.options, take: e1000e };
 
 /// The bus that a driver uses.
 pub(crate) enum BusChoice<'a> {
@@ -47,16 +103,16 @@ impl BusChoice<'_> {
 pub fn config_from_uri(uri: &Uri) -> Result<(Config, Option<Uri>), PortError> {
     let (device, wire) = pci::split(uri)?;
     let config = match BusChoice::of(&device)? {
-        BusChoice::Vfio(function) => pci::vfio_config(&device, function, e1000e)?.2,
-        BusChoice::Qtest(_) => pci::qtest_config(&device, e1000e)?.2,
-        BusChoice::Model => pci::model_config(&device, e1000e)?.1,
+        BusChoice::Vfio(function) => pci::vfio_config(&device, function, DRIVER)?.2,
+        BusChoice::Qtest(_) => pci::qtest_config(&device, DRIVER)?.2,
+        BusChoice::Model => pci::model_config(&device, DRIVER)?.1,
     };
     Ok((config, wire))
 }
 
 /// Opens a PCI function that is bound to `vfio-pci`.
 pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortError> {
-    let (address, bus, config) = pci::vfio(uri, function, e1000e)?;
+    let (address, bus, config) = pci::vfio(uri, function, DRIVER)?;
     let port = open(uri, bus, config)?.with_needs(pci::vfio_needs());
     Ok(match vfio::aspm(address) {
         Some(aspm) => {
@@ -88,12 +144,12 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<E1000e<QtestBus>, PortErr
 
 fn qtest_bus(uri: &Uri, socket: &str) -> Result<(QtestBus, Config), PortError> {
     let none = "the machine has no e1000e: start it with -device e1000e,netdev=…";
-    pci::qtest(uri, socket, &DEVICES, none, e1000e)
+    pci::qtest(uri, socket, &DEVICES, none, DRIVER)
 }
 
 /// Makes a model with a thread of its own, connected to `wire` or to a loopback plug.
 pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>, PortError> {
-    let (iommu, config) = pci::model_config(uri, e1000e)?;
+    let (iommu, config) = pci::model_config(uri, DRIVER)?;
     let device = model::Config { name: uri.short(), iommu, threaded: true, ..model::Config::default() };
     let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
     let bus = match wire {
@@ -117,10 +173,10 @@ pub fn registers(uri: &Uri) -> Result<Vec<(&'static str, u64)>, PortError> {
     let (device, _) = pci::split(uri)?;
     let failed = |error| bus_error(&device, error);
     match BusChoice::of(&device)? {
-        BusChoice::Vfio(function) => read_registers(&pci::vfio(&device, function, e1000e)?.1),
+        BusChoice::Vfio(function) => read_registers(&pci::vfio(&device, function, DRIVER)?.1),
         BusChoice::Qtest(socket) => read_registers(&qtest_bus(&device, socket)?.0),
         BusChoice::Model => {
-            let (iommu, _) = pci::model_config(&device, e1000e)?;
+            let (iommu, _) = pci::model_config(&device, DRIVER)?;
             let model = model::Config { name: device.short(), iommu, threaded: true, ..model::Config::default() };
             read_registers(&model::launch(model, Loopback::default()).map_err(failed)?)
         }

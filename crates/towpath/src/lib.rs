@@ -24,7 +24,7 @@ mod pci;
 mod port_wire;
 pub mod virtio;
 
-pub use any::{AnyPort, AnyRx, AnyTx, Opener, Role, SCHEMES, Scheme};
+pub use any::{AnyPort, AnyRx, AnyTx, KINDS, Opener, Role};
 pub use forward::{Directions, Failure, Forward, Gso, PortControls, Ready, Running, StartError, Summary, Verdicts};
 pub use towpath_bus as bus;
 pub use towpath_engine as engine;

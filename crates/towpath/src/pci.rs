@@ -8,19 +8,83 @@ use towpath_bus::{BusError, DmaPolicy, Flush};
 use towpath_model::iommu;
 use towpath_nic::e1000e::{ConfigError, Copybreak, Filter};
 use towpath_packet::port::{Calls, Capability, Needs, PortError};
+use towpath_ports::kind::PortOption;
 use towpath_ports::uri::{Options, Uri};
 
-/// The options of a driver.
-pub(crate) type Driver<C> = fn(&mut Options) -> Result<C, PortError>;
+// Options that several drivers have.
+pub(crate) const BACKEND: PortOption =
+    PortOption::new("backend", "auto|group|iommufd", "auto", "vfio=: the interface of VFIO", "backend=group");
+pub(crate) const UNPROTECTED: PortOption = PortOption::new(
+    "unprotected",
+    "on|off",
+    "off",
+    "vfio=: also without an IOMMU (a device can write anywhere)",
+    "unprotected=on",
+);
+pub(crate) const IOMMU: PortOption =
+    PortOption::new("iommu", "on|off", "on", "model: put an IOMMU in front of it", "iommu=off");
+pub(crate) const SLOT: PortOption =
+    PortOption::new("slot", "0–31", "the first that fits", "qtest=: slot of QEMU's device", "slot=3");
+pub(crate) const MEMORY: PortOption =
+    PortOption::new("memory", "FILE", "found by itself", "qtest=: file of the machine's memory", "memory=/dev/shm/vm0");
+pub(crate) const POLICY: PortOption = PortOption::new(
+    "policy",
+    "persistent|strict|deferred",
+    "persistent",
+    "how packet memory is protected from the device: mapped for good, or for each packet",
+    "policy=strict",
+);
+pub(crate) const COPYBREAK: PortOption = PortOption::new(
+    "copybreak",
+    "BYTES, 0–16384",
+    "by the policy",
+    "received frames up to this length are copied",
+    "copybreak=256",
+);
+pub(crate) const MAC: PortOption =
+    PortOption::new("mac", "MAC|device", "device", "the port's address", "mac=02:00:00:00:00:01");
+pub(crate) const RECEIVE: PortOption =
+    PortOption::new("receive", "all|multicast|own", "all", "destinations that are received", "receive=own");
+pub(crate) const ADDRESSES: PortOption = PortOption::new(
+    "addresses",
+    "MAC, several with +; none",
+    "none",
+    "unicast addresses besides the port's own",
+    "addresses=02:00:00:00:00:02",
+);
+pub(crate) const GROUPS: PortOption =
+    PortOption::new("groups", "MAC, several with +; none", "none", "multicast groups", "groups=01:00:5e:00:00:fb");
+pub(crate) const VLANS: PortOption = PortOption::new(
+    "vlans",
+    "IDS with +; all, none",
+    "all",
+    "VLANs besides untagged frames",
+    "receive=own,vlans=10+100-199",
+);
+pub(crate) const PAUSE: PortOption =
+    PortOption::new("pause", "full|rx|tx|off", "full", "pause frames that are offered to the partner", "pause=rx");
+pub(crate) const BATCH: PortOption = PortOption::new(
+    "batch",
+    "FRAMES, 1–127",
+    "64; cpsw: 32",
+    "frames that one write of a tail or doorbell announces",
+    "batch=16",
+);
+
+/// The options of a driver: their table, and what takes those that are not of the bus.
+pub(crate) struct Driver<C> {
+    pub(crate) table: &'static [PortOption],
+    pub(crate) take: fn(&mut Options) -> Result<C, PortError>,
+}
 
 /// The address of a function behind VFIO, the options of the bus, and those of the driver.
 pub(crate) fn vfio_config<C>(uri: &Uri, function: &str, driver: Driver<C>) -> Result<(Bdf, VfioConfig, C), PortError> {
-    let mut options = uri.options();
+    let mut options = uri.options(driver.table);
     let backends = [("auto", Backend::Auto), ("group", Backend::Group), ("iommufd", Backend::Iommufd)];
     let bus = VfioConfig::default().backend(options.choice("backend", &backends)?.unwrap_or_default());
     // SAFETY: the drivers give the device only addresses that were mapped for it.
     let bus = unsafe { bus.unprotected(options.switch("unprotected")?.unwrap_or(false)) };
-    let config = driver(&mut options)?;
+    let config = (driver.take)(&mut options)?;
     options.finish()?;
     let address = function.parse().map_err(|error| uri.error(format!("vfio={function}: {error}")))?;
     Ok((address, bus, config))
@@ -28,9 +92,9 @@ pub(crate) fn vfio_config<C>(uri: &Uri, function: &str, driver: Driver<C>) -> Re
 
 /// The IOMMU of a model, and the options of the driver.
 pub(crate) fn model_config<C>(uri: &Uri, driver: Driver<C>) -> Result<(iommu::Config, C), PortError> {
-    let mut options = uri.options();
+    let mut options = uri.options(driver.table);
     let iommu = if options.switch("iommu")?.unwrap_or(true) { iommu::Config::default() } else { iommu::Config::off() };
-    let config = driver(&mut options)?;
+    let config = (driver.take)(&mut options)?;
     options.finish()?;
     Ok((iommu, config))
 }
@@ -68,10 +132,10 @@ pub(crate) fn vfio_to_stop(uri: &Uri, bdf: Bdf) -> Result<VfioBus, PortError> {
 
 /// The slot of QEMU's device, the file of the machine's memory, and the options of the driver.
 pub(crate) fn qtest_config<C>(uri: &Uri, driver: Driver<C>) -> Result<(Option<u8>, Option<String>, C), PortError> {
-    let mut options = uri.options();
+    let mut options = uri.options(driver.table);
     let slot = options.number("slot", 0..=31)?.map(|slot| slot as u8);
     let memory = options.text("memory");
-    let config = driver(&mut options)?;
+    let config = (driver.take)(&mut options)?;
     options.finish()?;
     Ok((slot, memory, config))
 }

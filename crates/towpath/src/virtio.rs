@@ -4,7 +4,7 @@
 //! The driver does not know URIs: this module turns options into its configuration.
 
 use crate::any::AnyPort;
-use crate::pci::{self, bus_error, rule};
+use crate::pci::{self, Driver, bus_error, rule};
 use crate::port_wire::PortWire;
 use std::time::Duration;
 use towpath_bus::qtest::QtestBus;
@@ -16,7 +16,54 @@ use towpath_nic::virtio::{
     Config, DEVICES, OpenError, PciConfig, PciTransport, Transport, UserConfig, UserTransport, VirtioNet,
 };
 use towpath_packet::port::{Calls, Needs, PathUse, Port, PortError};
+use towpath_ports::kind::{Kind, PortOption};
 use towpath_ports::uri::{Options, Uri};
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "virtio",
+    example: "virtio:user=/run/vhost.sock",
+    what: "a virtio network device, driven from here: a vhost-user back end, a PCI function (vfio=BDF), or a model (model@PORT)",
+    options: &[
+        PortOption::new("server", "on|off", "off", "user=: listen, and the back end connects", "server=on"),
+        PortOption::new("wait", "TIME", "10s", "user=: how long to wait for the back end", "wait=1s"),
+        pci::BACKEND,
+        pci::UNPROTECTED,
+        pci::IOMMU,
+        pci::SLOT,
+        pci::MEMORY,
+        PortOption::new("queues", "1–128", "1", "queue pairs", "queues=4"),
+        PortOption::new("ring", "2^n, 16–4096", "256", "descriptors of a queue", "ring=1024"),
+        PortOption::new("mtu", "BYTES, 68–9216", "1500", "longest packet without its Ethernet header", "mtu=9000"),
+        pci::POLICY,
+        pci::COPYBREAK,
+        pci::MAC,
+        pci::RECEIVE,
+        pci::ADDRESSES,
+        pci::GROUPS,
+        pci::VLANS,
+        PortOption::new("packed", "on|off", "off", "packed rings", "packed=on"),
+        PortOption::new("mergeable", "on|off", "on", "a received packet may fill several buffers", "mergeable=off"),
+        PortOption::new("indirect", "on|off", "on", "tables of descriptors", "indirect=off"),
+        PortOption::new("event-idx", "on|off", "on", "request notifications by position", "event-idx=off"),
+        PortOption::new("in-order", "on|off", "on", "the device uses buffers in order", "in-order=off"),
+        PortOption::new("csum", "on|off", "on", "partial checksums", "csum=off"),
+        PortOption::new("tso", "on|off", "on", "TCP super-packets", "tso=off"),
+        PortOption::new("uso", "on|off", "on", "UDP super-packets", "uso=off"),
+        PortOption::new("rss", "on|off", "on", "the device distributes flows to queues", "rss=off"),
+        PortOption::new("interrupts", "on|off", "on", "an idle receiver waits for an interrupt", "interrupts=off"),
+        PortOption::new(
+            "stall",
+            "TIME, 10ms–60s",
+            "5s",
+            "time that a frame may wait before the device is reset",
+            "stall=1s",
+        ),
+    ],
+};
+
+/// The options of the driver, as they are taken.
+const DRIVER: Driver<Config> = Driver { table: KIND.options, take: driver };
 
 /// Where the device is.
 pub(crate) enum DeviceChoice<'a> {
@@ -54,15 +101,15 @@ pub fn config_from_uri(uri: &Uri) -> Result<Config, PortError> {
     let (uri, _) = &pci::split(uri)?;
     match DeviceChoice::of(uri)? {
         DeviceChoice::User(path) => user_config(uri, path).map(|(_, config)| config),
-        DeviceChoice::Vfio(function) => pci::vfio_config(uri, function, driver).map(|(_, _, config)| config),
-        DeviceChoice::Qtest(_) => pci::qtest_config(uri, driver).map(|(_, _, config)| config),
-        DeviceChoice::Model => pci::model_config(uri, driver).map(|(_, config)| config),
+        DeviceChoice::Vfio(function) => pci::vfio_config(uri, function, DRIVER).map(|(_, _, config)| config),
+        DeviceChoice::Qtest(_) => pci::qtest_config(uri, DRIVER).map(|(_, _, config)| config),
+        DeviceChoice::Model => pci::model_config(uri, DRIVER).map(|(_, config)| config),
     }
 }
 
 /// The back end, and the options of the driver.
 fn user_config(uri: &Uri, path: &str) -> Result<(UserConfig, Config), PortError> {
-    let mut options = uri.options();
+    let mut options = uri.options(KIND.options);
     let server = options.switch("server")?.unwrap_or(false);
     let patience = options.duration("wait")?.unwrap_or(Duration::from_secs(10));
     let config = driver(&mut options)?;
@@ -86,7 +133,7 @@ pub(crate) fn user(uri: &Uri, path: &str) -> Result<VirtioNet<UserTransport>, Po
 
 /// Opens a PCI function that is bound to `vfio-pci`.
 pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<VirtioNet<PciTransport<VfioBus>>, PortError> {
-    let (_, bus, config) = pci::vfio(uri, function, driver)?;
+    let (_, bus, config) = pci::vfio(uri, function, DRIVER)?;
     let transport = transport(bus, &config, config.interrupts).map_err(|error| bus_error(uri, error))?;
     Ok(open(uri, transport, config)?.with_needs(pci::vfio_needs()))
 }
@@ -104,7 +151,7 @@ pub fn stop(bdf: Bdf) -> Result<(), PortError> {
 /// Opens a device of a running QEMU without a guest: the one in `slot`, or the first one.
 pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<VirtioNet<PciTransport<QtestBus>>, PortError> {
     let none = "the machine has no network device of virtio: start it with -device virtio-net-pci,netdev=…";
-    let (bus, config) = pci::qtest(uri, socket, &DEVICES, none, driver)?;
+    let (bus, config) = pci::qtest(uri, socket, &DEVICES, none, DRIVER)?;
     // Its interrupts can't be waited for.
     let transport = transport(bus, &config, false).map_err(|error| bus_error(uri, error))?;
     Ok(open(uri, transport, config)?.with_needs(pci::qtest_needs()))
@@ -112,7 +159,7 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<VirtioNet<PciTransport<Qt
 
 /// Makes a model with a thread of its own, connected to `wire` or to a loopback plug.
 pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<VirtioNet<PciTransport<VirtioBus>>, PortError> {
-    let (iommu, config) = pci::model_config(uri, driver)?;
+    let (iommu, config) = pci::model_config(uri, DRIVER)?;
     let pairs = config.queues;
     let device = model::Config { name: uri.short(), iommu, pairs, threaded: true, ..model::Config::default() };
     let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();

@@ -16,31 +16,14 @@ pub(crate) use bench::{
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 
 use crate::control::request::Value;
+use crate::kinds::list;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 use towpath::bus::vfio::Bdf;
 use towpath::ports::uri::{parse_duration, parse_number};
-
-const PORTS_HELP: &str = "\
-Ports:
-  A port is written scheme:target?option=value,option=value
-  tap:tp0             an interface of the kernel with Ethernet frames (made if it does not exist; needs CAP_NET_ADMIN)
-  tun:tn0             an interface of the kernel with IP packets
-  packet:eth1         any interface that exists, by AF_PACKET (needs CAP_NET_RAW)
-  xdp:eth1            any interface that exists, by AF_XDP, whole or the flows of match= (root)
-  xdp:eth1?rx=off     the same, to send only: no program, the host keeps its traffic (cap_net_raw)
-  sock:/run/x.sock    applications, by rings in memory that they share with towpath (crate towpath-client)
-  veth:name           one end of a pair in memory; the second port of that name is the other end
-  pcap:file.pcapng    a capture file, read or written
-  gen:flows=8         a packet generator
-  null:               takes everything
-  e1000e:vfio=BDF     an Intel 82574 or 82583 by VFIO ('towpath bind' first); e1000e:model@PORT is a model whose wire is PORT
-  vhost:/run/vm.sock  a virtual machine's card, by vhost-user ('towpath probe' prints the command lines of QEMU and others)
-  virtio:user=SOCKET  a virtio device, driven from here: a vhost-user back end, a PCI function (vfio=BDF), or a model (model@PORT)
-  cpsw:model?ports=2  a MAC port of a CPSW switch, on a model; …@tap:far names its wire; cpsw:platform=FILE is a board's own
-  fault:drop=1%@tap:tp0     another port, with seeded faults
-  'towpath probe PORT' tells what a port can do here, and its options.";
 
 const FWD_EXAMPLES: &str = "\
 Examples:
@@ -63,7 +46,7 @@ Examples:
 
 /// A user-space network datapath: moves packets between ports of all kinds.
 #[derive(Debug, Parser)]
-#[command(name = "towpath", version, about, long_about = None, max_term_width = 110, after_long_help = PORTS_HELP)]
+#[command(name = "towpath", version, about, long_about = None, max_term_width = 110, disable_help_subcommand = true, after_long_help = list())]
 pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -74,34 +57,34 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Move packets between two ports, both ways (without ports: a trial on built-in ones)
-    #[command(after_help = FWD_EXAMPLES, after_long_help = format!("{FWD_EXAMPLES}\n\n{PORTS_HELP}"))]
+    #[command(after_help = FWD_EXAMPLES, after_long_help = format!("{FWD_EXAMPLES}\n\n{}", list()))]
     Fwd(Fwd),
     /// Generate packets into a port
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Gen(Gen),
     /// Receive from a port and count
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Sink(Sink),
     /// Send back what a port receives: Ethernet addresses swapped, or, where there are none, IP
     /// addresses and ports
-    #[command(after_help = ECHO_EXAMPLES, after_long_help = format!("{ECHO_EXAMPLES}\n\n{PORTS_HELP}"))]
+    #[command(after_help = ECHO_EXAMPLES, after_long_help = format!("{ECHO_EXAMPLES}\n\n{}", list()))]
     Echo(Echo),
     /// Let applications send and receive through a port: 'fwd sock:PATH PORT'
-    #[command(after_help = SERVE_EXAMPLES, after_long_help = format!("{SERVE_EXAMPLES}\n\n{PORTS_HELP}"))]
+    #[command(after_help = SERVE_EXAMPLES, after_long_help = format!("{SERVE_EXAMPLES}\n\n{}", list()))]
     Serve(Serve),
     /// Record what a port receives in a capture file
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Record(Record),
     /// Send a capture file to a port
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Replay(Replay),
     /// Tell what a port can do here, what not, why, and the command that would mend it
-    #[command(after_long_help = PORTS_HELP)]
+    #[command(after_long_help = list())]
     Probe(Probe),
     /// Collect what is needed to find out why a device does not work, in one file to send back
     #[command(after_help = "Example:\n  towpath report e1000e:vfio=0000:03:00.0 >report.txt\n\n\
         It has no packets, no serial numbers and no addresses of hosts; it has the port's MAC address. A port of a device runs for \
-        a while: its link comes up, and what it receives is counted and dropped.", after_long_help = PORTS_HELP)]
+        a while: its link comes up, and what it receives is counted and dropped.", after_long_help = list())]
     Report(ReportArgs),
     /// Hand a PCI function over to vfio-pci, so that a port can use it (root)
     #[command(after_help = "Example:\n  towpath bind 0000:03:00.0 && towpath probe e1000e:vfio=0000:03:00.0")]
@@ -118,13 +101,27 @@ pub(crate) enum Command {
     Rules,
     /// Measure what towpath is judged by, in the shape of the tables that it is compared with
     Bench(Bench),
-    /// Print a completion script for a shell
+    /// Print the help of a command, or the options of a kind of port: 'towpath help tap'
+    Help {
+        /// A command, or a kind of port (with a colon where both have the name: gen:)
+        #[arg(value_name = "COMMAND|KIND")]
+        topic: Vec<String>,
+    },
+    /// Print what a word of the command line may become, for the completion of shells
+    #[command(hide = true)]
+    Complete {
+        /// The command
+        command: String,
+        /// The word so far
+        word: String,
+    },
+    /// Print a completion script for a shell; the one for bash knows ports, their options, interfaces and namespaces
     #[command(after_help = "Example:\n  towpath completions bash > /etc/bash_completion.d/towpath")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write the man pages, towpath.1 and one for each command, into a directory
+    /// Write the man pages, towpath.1, one for each command, and one for each kind of port (section 7), into a directory
     #[command(after_help = "Example:\n  towpath man /usr/local/share/man/man1")]
     Man {
         /// The directory, which exists
@@ -342,6 +339,35 @@ fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A time that is not zero.
+fn span(text: &str) -> Result<Duration, String> {
+    time(text).and_then(|time| if time.is_zero() { Err("must be above 0".into()) } else { Ok(time) })
+}
+
+/// A core, or a range of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cores(RangeInclusive<usize>);
+
+impl Cores {
+    /// All cores of a list, in order.
+    pub(crate) fn all(list: &[Cores]) -> Vec<usize> {
+        list.iter().flat_map(|cores| cores.0.clone()).collect()
+    }
+}
+
+impl FromStr for Cores {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Cores, &'static str> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.parse(), last.parse()) {
+            // So many cores as `CPU_SETSIZE` of glibc has at most, several times.
+            (Ok(first), Ok(last)) if first <= last && last < 1 << 16 => Ok(Cores(first..=last)),
+            _ => Err("must be numbers of cores and ranges of them, such as 0-1,3"),
+        }
+    }
+}
+
 fn number(text: &str) -> Result<u64, String> {
     match parse_number(text) {
         Some(n) if n > 0 => Ok(n),
@@ -363,6 +389,16 @@ mod tests {
     fn one_port_alone_is_refused() {
         assert!(Args::try_parse_from(["towpath", "fwd", "tap:a"]).is_err());
         assert!(Args::try_parse_from(["towpath", "fwd", "tap:a", "tap:b"]).is_ok());
+    }
+
+    #[test]
+    fn cores_are_numbers_and_ranges() {
+        let cores =
+            |text: &str| text.split(',').map(str::parse).collect::<Result<Vec<_>, _>>().map(|list| Cores::all(&list));
+        assert_eq!(cores("3,0-2"), Ok(vec![3, 0, 1, 2]));
+        for bad in ["", "2-1", "0-", "-1", "a", "0-99999999"] {
+            assert!(cores(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Options of every command that moves packets.
 
-use super::{number, time};
+use super::{Cores, number, span, time};
 use clap::{Args as ClapArgs, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use towpath::wire::Toeplitz;
 #[derive(Debug, Clone, ClapArgs)]
 pub(crate) struct Run {
     /// Stop after this time: 10s, 5m, 1h
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) duration: Option<Duration>,
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = number)]
@@ -38,9 +38,9 @@ pub(crate) struct Run {
     /// The same, in the lane
     #[arg(long, value_name = "RULE", requires = "lanes", help_heading = "Rules")]
     pub(crate) lane_rule: Vec<String>,
-    /// Cores of lanes, which take the packets of their flows from all workers; none: the workers do all the work
+    /// Cores of lanes (0-1,3), which take the packets of their flows from all workers; none: the workers do all the work
     #[arg(long, value_name = "CORES", value_delimiter = ',', help_heading = "Lanes")]
-    pub(crate) lanes: Vec<usize>,
+    pub(crate) lanes: Vec<Cores>,
     /// How a packet gets to its lane: flow, rss, rss:KEY (40 bytes in hex), lane:N, round-robin (which breaks the order of flows)
     #[arg(long, value_name = "HOW", value_parser = steering, default_value = "flow", help_heading = "Lanes")]
     pub(crate) steer: Steering,
@@ -51,14 +51,14 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536), help_heading = "Lanes")]
     pub(crate) lane_ring: u32,
     /// Move flows from busy to idle lanes while running
-    #[arg(long, help_heading = "Lanes")]
+    #[arg(long, requires = "lanes", help_heading = "Lanes")]
     pub(crate) rebalance: bool,
     /// Threads; each runs one queue of both ports
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Workers")]
     pub(crate) workers: u16,
-    /// Cores to pin the workers to, in order
+    /// Cores to pin the workers to, in order: 0-1,3
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workers")]
-    pub(crate) cores: Vec<usize>,
+    pub(crate) cores: Vec<Cores>,
     /// What a worker does when there is nothing to do
     #[arg(long, value_enum, default_value_t = IdleArg::Sleep, help_heading = "Workers")]
     pub(crate) idle: IdleArg,
@@ -82,7 +82,7 @@ pub(crate) struct Run {
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     /// Time between live updates
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Output")]
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "1s", help_heading = "Output")]
     pub(crate) interval: Duration,
     /// No live updates, only the summary
     #[arg(long, short, help_heading = "Output")]

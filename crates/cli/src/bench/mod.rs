@@ -13,6 +13,7 @@
 //! | `udp`, `tcp` | senders and receivers in namespaces |
 //! | `cores` | processor time, losses at sockets |
 //! | `machine` | the machine, which heads every report |
+//! | `progress` | the time so far, on a terminal |
 //!
 //! Every report begins with what it counts and on which machine ([`show`]).
 
@@ -24,12 +25,14 @@ mod gro;
 mod latency;
 pub(crate) mod machine;
 mod netns;
+mod progress;
 mod tcp;
 mod udp;
 mod vm;
 mod xsk;
 
 use crate::args::{Bench, BenchKind};
+use crate::output::{is_read, outln};
 use machine::Machine;
 use serde::Serialize;
 use std::error::Error;
@@ -37,7 +40,8 @@ use std::io;
 use std::process::ExitCode;
 
 pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
-    match &args.kind {
+    progress::begin();
+    let outcome = match &args.kind {
         BenchKind::Gro(args) => gro::run(args),
         BenchKind::Cpumap(args) => cpumap::run(args),
         BenchKind::Copybreak(args) => copybreak::run(args),
@@ -45,7 +49,9 @@ pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
         BenchKind::Xsk(args) => xsk::run(args),
         BenchKind::Vm(args) => vm::run(args),
         BenchKind::Latency(args) => latency::run(args),
-    }
+    };
+    progress::end();
+    outcome
 }
 
 /// The head of a report.
@@ -66,12 +72,13 @@ fn show<R: Serialize>(
     report: &R,
     print: impl FnOnce() -> io::Result<()>,
 ) -> Result<(), Box<dyn Error>> {
+    progress::end();
     let machine = Machine::this();
     if json {
-        println!("{}", serde_json::to_string(&Headed { machine, counted, report })?);
+        outln!("{}", serde_json::to_string(&Headed { machine, counted, report })?)?;
     } else {
-        println!("machine: {machine}\ncounted: {counted}\n");
-        print()?;
+        outln!("machine: {machine}\ncounted: {counted}\n")?;
+        is_read(print())?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@
 pub(crate) mod request;
 
 use crate::args::Set;
+use crate::output::outln;
 use request::{Answer, LONGEST, Line, Request, answer};
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -200,15 +201,15 @@ pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
         Answer::Error(error) => return Err(error.into()),
     };
     if args.json {
-        println!("{}", serde_json::to_string(&lines)?);
+        outln!("{}", serde_json::to_string(&lines)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     if lines.is_empty() {
-        println!("no port has settings that can be changed while it runs");
+        outln!("no port has settings that can be changed while it runs")?;
     }
     let width = lines.iter().map(|line| line.port.len()).max().unwrap_or(0);
     for Line { port, name, value, what } in lines {
-        println!("{port:width$}  {name}={}  {what}", SettingValue::from(value));
+        outln!("{port:width$}  {name}={}  {what}", SettingValue::from(value))?;
     }
     Ok(ExitCode::SUCCESS)
 }

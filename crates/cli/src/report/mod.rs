@@ -19,9 +19,10 @@ mod port;
 
 use crate::args::ReportArgs;
 use crate::findings;
+use crate::output::{outln, show};
 use serde::Serialize;
 use std::error::Error;
-use std::io::Write;
+use std::fmt::Write;
 use std::process::ExitCode;
 
 /// A name and its value.
@@ -73,12 +74,11 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Box<dyn Error>> {
     // Last: what was done above may have left lines in it.
     sections.push(log::section(bdf));
     let report = Report { port: &args.port, sections };
-    let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
+        outln!("{}", serde_json::to_string(&report)?)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let mut out = String::new();
     writeln!(out, "towpath report {}", report.port)?;
     for Section { name, entries } in &report.sections {
         writeln!(out, "\n[{name}]")?;
@@ -87,5 +87,6 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Box<dyn Error>> {
             writeln!(out, "{name:width$}  {value}")?;
         }
     }
+    show(out)?;
     Ok(ExitCode::SUCCESS)
 }

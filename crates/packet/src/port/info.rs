@@ -172,6 +172,8 @@ pub struct Info {
     pub abilities: Vec<Ability>,
     /// The interface of the kernel that it is or uses, if there is one.
     pub interface: Option<Interface>,
+    /// The network namespace of that interface, if it is not that of the process: a name, or a path.
+    pub netns: Option<String>,
 }
 
 impl Info {
@@ -190,7 +192,14 @@ impl Info {
             shares_memory: false,
             abilities: Vec::new(),
             interface: None,
+            netns: None,
         }
+    }
+
+    /// With the network namespace of its interface.
+    #[must_use]
+    pub fn with_netns(self, netns: Option<String>) -> Info {
+        Info { netns, ..self }
     }
 
     /// With a layout that it needs.

@@ -1,7 +1,33 @@
 //! Configuration of the faults.
 
+use crate::kind::{Kind, PortOption};
 use crate::uri::{Options, Uri};
 use towpath_packet::port::PortError;
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "fault",
+    example: "fault:drop=1%@tap:tp0",
+    what: "another port, with seeded faults",
+    options: &[
+        PortOption::new("on", "rx|tx|both", "both", "directions with faults", "on=tx"),
+        PortOption::new("seed", "NUMBER", "1", "the same seed gives the same faults", "seed=7"),
+        PortOption::new("drop", "PROBABILITY: 0.01 or 1%", "0", "per packet: it is dropped", "drop=1%"),
+        PortOption::new("duplicate", "PROBABILITY: 0.01 or 1%", "0", "per packet: it is sent twice", "duplicate=1%"),
+        PortOption::new(
+            "reorder",
+            "PROBABILITY: 0.01 or 1%",
+            "0",
+            "per packet: it is moved behind up to eight others",
+            "reorder=2%",
+        ),
+        PortOption::new("corrupt", "PROBABILITY: 0.01 or 1%", "0", "per packet: one bit is inverted", "corrupt=0.1%"),
+        PortOption::new("stall", "PROBABILITY: 0.01 or 1%", "0", "per call: nothing moves for an episode", "stall=1%"),
+        PortOption::new("flap", "PROBABILITY: 0.01 or 1%", "0", "per call: the link is down for an episode", "flap=1%"),
+        PortOption::new("episode", "CALLS, 1–1M", "32", "calls of a stall, or without a link", "episode=64"),
+        PortOption::new("vanish", "PACKETS", "never", "packets after which the port is gone", "vanish=1k"),
+    ],
+};
 
 /// The directions with faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +96,7 @@ impl Config {
             return Err(uri.error("is written fault:OPTIONS@PORT, for example fault:drop=1%,seed=7@tap:tp0"));
         };
         let outer: Uri = format!("fault:?{options}").parse()?;
-        let mut o = outer.options();
+        let mut o = outer.options(KIND.options);
         let config =
             Config::read(&mut o).and_then(|config| o.finish().map(|()| config)).map_err(|error| match error {
                 PortError::Option { option, value, rule, .. } => {

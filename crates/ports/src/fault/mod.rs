@@ -23,7 +23,7 @@ mod injector;
 mod rx;
 mod tx;
 
-pub use config::{Config, Side};
+pub use config::{Config, KIND, Side};
 pub use injector::FaultCounters;
 pub use rx::FaultRx;
 pub use tx::FaultTx;

@@ -1,10 +1,68 @@
 //! Configuration of the generator.
 
+use crate::kind::{Kind, PortOption, SWITCH};
 use crate::uri::{Options, Uri};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use towpath_packet::port::{Layer, PortError};
 use towpath_wire::ethernet::{self, Mac};
 use towpath_wire::{ipv4, ipv6, tcp, udp, vlan};
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "gen",
+    example: "gen:flows=8,size=imix",
+    what: "makes packets, and checks them when they come back",
+    options: &[
+        PortOption::new("layer", "ethernet|ip", "ethernet", "first header of packets", "layer=ip"),
+        PortOption::new("flows", "1–1048576", "8", "flows, which take turns", "flows=64"),
+        PortOption::new("size", "BYTES|imix", "64", "length of packets from their first header on", "size=imix"),
+        PortOption::new(
+            "payload",
+            "random|stale",
+            "random",
+            "stale: the buffer's old bytes behind the first 128, without a checksum",
+            "payload=stale",
+        ),
+        PortOption::new("proto", "udp|tcp", "udp", "transport", "proto=tcp"),
+        PortOption::new("ip", "4|6", "4", "IP version", "ip=6"),
+        PortOption::new(
+            "rate",
+            "PACKETS/s",
+            "0, as fast as possible",
+            "packets per second over all queues",
+            "rate=1.5M",
+        ),
+        PortOption::new("count", "PACKETS", "no end", "packets over all queues; then the port is done", "count=1000"),
+        PortOption::new("seed", "NUMBER", "1", "seed of payload, first sequence numbers and identifications", "seed=7"),
+        PortOption::new(
+            "gso",
+            "BYTES, 1–65535",
+            "off",
+            "super-packets with so much payload in each segment",
+            "size=9000,gso=1448",
+        ),
+        PortOption::new("vlan", "1–4094", "none", "an 802.1Q tag", "vlan=100"),
+        PortOption::new("src-mac", "MAC", "00:00:5e:00:53:01", "Ethernet source", "src-mac=02:00:00:00:00:01"),
+        PortOption::new("dst-mac", "MAC", "00:00:5e:00:53:02", "Ethernet destination", "dst-mac=02:00:00:00:00:02"),
+        PortOption::new(
+            "src-ip",
+            "ADDRESS",
+            "198.18.0.1; 2001:db8:0:1::1",
+            "source address of the first flow",
+            "src-ip=10.0.0.1",
+        ),
+        PortOption::new("dst-ip", "ADDRESS", "198.19.0.1; 2001:db8:0:2::1", "destination address", "dst-ip=10.0.0.2"),
+        PortOption::new("src-port", "0–65535", "49152", "source port of the first flow", "src-port=5000"),
+        PortOption::new("dst-port", "0–65535", "9", "destination port", "dst-port=53"),
+        PortOption::new(
+            "verify",
+            SWITCH,
+            "off",
+            "check the tags of packets that it is sent: lost, late, twice",
+            "verify=on",
+        ),
+    ],
+};
 
 /// Flows that share a source address; the next ones get the next address.
 pub(super) const PORTS: u32 = 10_000;
@@ -127,7 +185,7 @@ impl Config {
     /// # Errors
     /// [`PortError::Option`] names the option, its value and the rule that it breaks.
     pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
-        let mut o = uri.options();
+        let mut o = uri.options(KIND.options);
         let mut config = Config::default();
         set(&mut config.layer, o.choice("layer", &[("ethernet", Layer::Ethernet), ("ip", Layer::Ip)])?);
         set(&mut config.flows, o.number("flows", 1..=1 << 20)?.map(|n| n as u32));
@@ -211,6 +269,16 @@ impl Config {
             Layer::Ip => 0,
             _ => ethernet::HEADER_LEN + if self.vlan.is_some() { vlan::HEADER_LEN } else { 0 },
         }
+    }
+
+    /// Length of the longest packet, or segment of a super-packet, without its Ethernet header.
+    pub(super) fn mtu(&self) -> u32 {
+        let longest = match (self.size, self.gso) {
+            (Size::Fixed(bytes), None) => bytes,
+            (Size::Fixed(bytes), Some(payload)) => bytes.min(self.headers() as u32 + u32::from(payload)),
+            (Size::Imix, _) => IMIX.into_iter().max().unwrap_or(0).into(),
+        };
+        longest.saturating_sub(self.link() as u32)
     }
 
     /// Bytes in front of the payload.

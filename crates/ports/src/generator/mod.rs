@@ -49,7 +49,7 @@ mod tag;
 mod tx;
 mod verify;
 
-pub use config::{Config, IMIX, Payload, Protocol, Size};
+pub use config::{Config, IMIX, KIND, Payload, Protocol, Size};
 pub use rx::GenRx;
 pub use tx::GenTx;
 
@@ -77,6 +77,7 @@ pub fn open(config: Config) -> Result<GenPort, PortError> {
     let mut info =
         sink_info("gen:", Offloads::ALL).with_offloads(Offloads::ALL, gso).with_finite(config.count.is_some());
     info.layer = config.layer;
+    info.mtu = config.mtu();
     let verify = || Arc::new(Verifier::new(config.flows, config.count, config.layer.into()));
     let verifier = config.verify.then(verify);
     let control = Arc::new(GenControl { paces: OnceLock::new(), verifier });

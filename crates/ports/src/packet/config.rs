@@ -1,6 +1,7 @@
 //! Configuration of an AF_PACKET port.
 
 use crate::kernel::ability::Wants;
+use crate::kind::{CSUM, Kind, NETNS, PortOption, SWITCH, TSO, USO};
 use crate::uri::Uri;
 use towpath_packet::port::PortError;
 use towpath_sys::af_packet::Qdisc;
@@ -27,6 +28,43 @@ fn default_receive_buffer(memory: u64, queues: u16) -> i32 {
 fn default_ring(memory: u64, queues: u16) -> u16 {
     (memory / MEMORY_SHARE / 2 / FRAME / u64::from(queues.max(1))).clamp(2048, 16384) as u16
 }
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "packet",
+    example: "packet:eth1",
+    what: "any interface of the kernel, by AF_PACKET (needs CAP_NET_RAW); the host's stack gets the frames too (to keep them from it: tc filter add dev eth1 ingress matchall action drop)",
+    options: &[
+        NETNS,
+        PortOption::new("queues", "1–256", "1", "sockets of one fanout group", "queues=4"),
+        PortOption::new("promisc", SWITCH, "on", "receive frames for any address", "promisc=off"),
+        PortOption::new(
+            "qdisc",
+            "normal|bypass",
+            "normal",
+            "the way of packets to the driver: by the interface's queue discipline, or past it",
+            "qdisc=bypass",
+        ),
+        PortOption::new(
+            "ring",
+            "PACKETS, 64–65535",
+            "16384, or fewer on a small machine",
+            "packets that may wait to be received in each queue",
+            "ring=4096",
+        ),
+        PortOption::new(
+            "rcvbuf",
+            "BYTES, 64Ki–512Mi",
+            "64 MiB, or less on a small machine",
+            "bytes of long packets that may wait to be received in each queue",
+            "rcvbuf=8M",
+        ),
+        PortOption::new("sndbuf", "BYTES, 64Ki–512Mi", "4 MiB", "bytes that may wait to be sent", "sndbuf=8M"),
+        CSUM,
+        TSO,
+        USO,
+    ],
+};
 
 /// Configuration of an AF_PACKET port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +115,7 @@ impl Config {
     /// # Errors
     /// [`PortError::Option`] names the option, its value and the rule.
     pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
-        let mut o = uri.options();
+        let mut o = uri.options(KIND.options);
         let default = Config::default();
         let qdiscs = [("normal", Qdisc::Normal), ("bypass", Qdisc::Bypass)];
         let config = Config {

@@ -11,7 +11,9 @@
 //! ```
 //!
 //! * **Copies.** The host receives every packet too: a bridge or route of this port is in addition
-//!   to the host's. To prevent that, give the interface no addresses, or filter on the host.
+//!   to the host's. To prevent that, give the interface no addresses, or drop the packets at tc's
+//!   ingress, which comes behind the sockets (`__netif_receive_skb_core` in `net/core/dev.c`):
+//!   `tc qdisc add dev eth1 clsact`, `tc filter add dev eth1 ingress matchall action drop`.
 //!   Packets that the host or this port sends are not received (`PACKET_IGNORE_OUTGOING`).
 //! * **Offloads.** Every packet has a virtio-net header (`PACKET_VNET_HDR`). The kernel has no
 //!   option to disable offloads of received packets: they may have partial checksums, be
@@ -66,7 +68,7 @@ mod rx;
 mod tx;
 
 pub use super::kernel::ability::Wants;
-pub use config::Config;
+pub use config::{Config, KIND};
 pub use rx::PacketRx;
 pub use towpath_sys::af_packet::Qdisc;
 pub use tx::PacketTx;
@@ -137,6 +139,7 @@ pub fn open(config: Config) -> Result<PacketPort, PortError> {
         abilities.extend(first.map(|first| waiting(&config, first)).into_iter().flatten());
         let link = Link::new(index).ok();
         let info = Info::new(port.clone(), layer, mtu)
+            .with_netns(config.netns.clone())
             .with_max_chunks(MAX_CHUNKS as u16)
             .with_offloads(found.tx.and(config.wants.allowed()), Offloads::ALL)
             .with_max_queues(config.queues)

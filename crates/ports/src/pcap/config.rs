@@ -1,11 +1,56 @@
 //! Configuration of a capture file.
 
 use super::format::{Format, MAX_CAPTURED};
+use crate::kind::{Kind, PortOption};
 use crate::uri::Uri;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath_packet::port::{Layer, PortError};
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "pcap",
+    example: "pcap:file.pcapng",
+    what: "a capture file, read or written",
+    options: &[
+        PortOption::new(
+            "timing",
+            "fast|original",
+            "fast",
+            "read: as fast as possible, or with the gaps of the capture",
+            "timing=original",
+        ),
+        PortOption::new("speed", "FACTOR above 0", "1", "read: divides the gaps", "timing=original,speed=2.5"),
+        PortOption::new("loop", "PASSES", "1", "read: passes over the file; 0 is no end", "loop=10"),
+        PortOption::new("format", "pcap|pcapng", "pcapng for .pcapng, else pcap", "written: format", "format=pcapng"),
+        PortOption::new("link", "ethernet|ip", "ethernet", "written: first header of packets", "link=ip"),
+        PortOption::new("snaplen", "BYTES, 1–262144", "262144", "written: most bytes of each packet", "snaplen=96"),
+        PortOption::new(
+            "rotate-size",
+            "BYTES",
+            "off",
+            "written: begin a new file, FILE-00001.pcap and so on, at this size",
+            "rotate-size=100M",
+        ),
+        PortOption::new(
+            "rotate-time",
+            "TIME",
+            "off",
+            "written: begin a new file at this age, with the next packet",
+            "rotate-time=1h",
+        ),
+        PortOption::new("files", "1–1M", "all", "written: files to keep", "rotate-size=100M,files=10"),
+        PortOption::new(
+            "flush",
+            "TIME",
+            "100ms",
+            "written: longest time before gathered packets are written",
+            "flush=1s",
+        ),
+        PortOption::new("interface", "NAME", "towpath", "written: name of the interface in pcapng", "interface=eth1"),
+    ],
+};
 
 /// The side of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +169,7 @@ impl Config {
         if uri.target().is_empty() {
             return Err(uri.error("a file is missing: pcap:FILE"));
         }
-        let mut o = uri.options();
+        let mut o = uri.options(KIND.options);
         let mode = match role {
             Role::Ingress => {
                 let original = o.choice("timing", &[("fast", false), ("original", true)])?.unwrap_or(false);

@@ -53,7 +53,7 @@ mod records;
 mod rx;
 mod tx;
 
-pub use config::{Config, Mode, ReadConfig, Role, Timing, WriteConfig};
+pub use config::{Config, KIND, Mode, ReadConfig, Role, Timing, WriteConfig};
 pub use format::{Format, MAX_CAPTURED};
 pub use records::{Item, Record, Records};
 pub use rx::Reader;
@@ -83,7 +83,12 @@ pub fn open(config: Config) -> Result<PcapPort, PortError> {
     let os = |step: &str, source| PortError::Os { port: name.clone(), step: step.to_owned(), source, hint: None };
     let (opened, layer, finite) = match config.mode {
         Mode::Read(read) => {
-            let file = File::open(&config.path).map_err(|e| os("open", e))?;
+            let file = File::open(&config.path).map_err(|source| {
+                let first = tx::numbered(&config.path, 1);
+                let rotated = source.kind() == io::ErrorKind::NotFound && first.exists();
+                let hint = rotated.then(|| format!("it was rotated: its files are {}, …", first.display()));
+                PortError::Os { port: name.clone(), step: "open".to_owned(), source, hint }
+            })?;
             let regular = file.metadata().map_err(|e| os("stat", e))?.is_file();
             if !regular && read.loops.is_none_or(|loops| loops.get() > 1) {
                 let value = read.loops.map_or(0, |loops| loops.get()).to_string();

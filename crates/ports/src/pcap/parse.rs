@@ -13,6 +13,10 @@ use towpath_packet::port::Layer;
 /// Most interfaces of a section; packets of others are bad.
 const MAX_INTERFACES: usize = 1024;
 
+/// Records of a sound file that are no packets to be sent.
+pub(super) const EMPTY: &str = "an empty packet";
+pub(super) const OTHER_LINK: &str = "a packet of another kind of link than the first interface's";
+
 /// Longest block of pcapng that is read whole.
 pub(super) const MAX_BLOCK: usize = MAX_CAPTURED as usize + 4096;
 
@@ -260,10 +264,10 @@ impl Parser {
             return bad("a packet that is longer than its block");
         }
         if layer(interface.link) != self.layer {
-            return bad("a packet of another kind of link than the first interface's");
+            return bad(OTHER_LINK);
         }
         let data = interface.data(8 + header, captured, original);
-        if data.is_empty() { bad("an empty packet") } else { Step::Packet { used, data, time, original } }
+        if data.is_empty() { bad(EMPTY) } else { Step::Packet { used, data, time, original } }
     }
 }
 
@@ -284,7 +288,7 @@ fn record(order: Order, interface: &Interface, bytes: &[u8]) -> Step {
     let used = whole as u64;
     let data = interface.data(PCAP_RECORD, captured, original);
     if data.is_empty() {
-        return Step::Bad { used, what: "an empty packet" };
+        return Step::Bad { used, what: EMPTY };
     }
     let units = interface.clock.units as u64;
     let time = interface.clock.nanoseconds(u64::from(seconds) * units + u64::from(fraction));

@@ -1,6 +1,7 @@
 //! The receive queue: the packets of a file, as fast as possible or with the gaps of the capture.
 
 use super::config::{ReadConfig, Timing};
+use super::parse::{EMPTY, OTHER_LINK};
 use super::records::{Item, Records};
 use std::borrow::Cow;
 use std::fs::File;
@@ -12,6 +13,10 @@ use towpath_packet::{Batch, Cache, Counters, MAX_FRAGS, Missed, Packet};
 
 /// Most bad records that one call skips.
 const MAX_BAD_RECORDS: usize = 1000;
+/// A packet that no chain of buffers holds.
+const TOO_LONG: &str = "a packet that is longer than buffers can be chained to";
+/// Errors of files that are not damaged.
+const SOUND: [&str; 3] = [EMPTY, OTHER_LINK, TOO_LONG];
 
 /// A receive queue of the packets of a file.
 #[derive(Debug)]
@@ -30,6 +35,8 @@ pub struct Reader {
     /// The number of bad records, and the error of the first.
     bad: u64,
     first_bad: String,
+    /// A bad record is not one of a sound file.
+    damaged: bool,
     ended: bool,
     cache: Cache,
     counters: Arc<Counters>,
@@ -47,6 +54,7 @@ impl Reader {
             due: None,
             bad: 0,
             first_bad: String::new(),
+            damaged: false,
             ended: false,
             cache,
             counters: Arc::default(),
@@ -59,8 +67,14 @@ impl Reader {
         if self.bad == 0 {
             self.first_bad = at.map_or_else(|| what.to_owned(), |at| format!("byte {at}: {what}"));
         }
+        self.damaged |= !SOUND.contains(&what);
         self.bad += 1;
         self.counters.failed(1);
+    }
+
+    /// Whether the file is damaged, or sound and has records that can't be sent.
+    fn trouble(&self) -> &'static str {
+        if self.damaged { "damaged file" } else { "not all records can be sent" }
     }
 
     /// Ends a pass; begins the next one, if there is one.
@@ -122,7 +136,7 @@ impl RxQueue for Reader {
                 Item::Packet(record) if record.data.len() > longest => {
                     self.records.advance();
                     self.counters.missed(Missed::Unreadable, 1);
-                    self.count_bad(None, "a packet that is longer than buffers can be chained to");
+                    self.count_bad(None, TOO_LONG);
                     bad_left -= 1;
                 }
                 Item::Packet(record) => {
@@ -169,8 +183,10 @@ impl RxQueue for Reader {
             (false, _) => State::Up,
             (true, 0) if self.regular && !self.any => State::Gone(Cow::Borrowed("the file has no packets")),
             (true, 0) => State::Done,
-            (true, 1) => State::Gone(Cow::Owned(format!("damaged file: {}", self.first_bad))),
-            (true, n) => State::Gone(Cow::Owned(format!("damaged file: {n} errors, the first at {}", self.first_bad))),
+            (true, 1) => State::Gone(Cow::Owned(format!("{}: {}", self.trouble(), self.first_bad))),
+            (true, n) => {
+                State::Gone(Cow::Owned(format!("{}: {n} errors, the first at {}", self.trouble(), self.first_bad)))
+            }
         }
     }
 

@@ -255,7 +255,7 @@ impl Output {
 }
 
 /// The path of a file: `out-00001.pcap` for number 1 of `out.pcap`; `out.pcap` for 0.
-fn numbered(base: &Path, number: u32) -> PathBuf {
+pub(super) fn numbered(base: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return base.to_owned();
     }

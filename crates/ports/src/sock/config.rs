@@ -2,9 +2,98 @@
 
 use super::limits::{Claim, Limits};
 use super::source::Source;
+use crate::kind::{GID, Kind, MODE, PortOption, UID};
 use crate::uri::{Options, Uri};
 use std::path::PathBuf;
 use towpath_packet::port::PortError;
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "sock",
+    example: "sock:/run/towpath.sock",
+    what: "applications, by rings in memory that they share",
+    options: &[
+        MODE,
+        UID,
+        GID,
+        PortOption::new("sessions", "1–1024", "64", "sessions at a time", "sessions=8"),
+        PortOption::new(
+            "user-sessions",
+            "1–sessions",
+            "half; all if mode admits one user",
+            "sessions of one user",
+            "user-sessions=4",
+        ),
+        PortOption::new("umem", "BYTES, 4096–16Gi", "64 MiB", "memory that one application may share", "umem=256M"),
+        PortOption::new(
+            "memory",
+            "BYTES, 4096–1Ti",
+            "a quarter of what there is, at most 4 GiB",
+            "memory that all applications together may share",
+            "memory=1G",
+        ),
+        PortOption::new(
+            "user-memory",
+            "BYTES, 4096–memory",
+            "half; all if mode admits one user",
+            "memory that the applications of one user may share",
+            "user-memory=256M",
+        ),
+        PortOption::new(
+            "metadata",
+            "BYTES, 4096–1Ti",
+            "an eighth of what there is, at most 128 MiB",
+            "memory that the port allocates for all sessions",
+            "metadata=64M",
+        ),
+        PortOption::new(
+            "user-metadata",
+            "BYTES, 4096–metadata",
+            "half; all if mode admits one user",
+            "memory that the port allocates for sessions of one user",
+            "user-metadata=16M",
+        ),
+        PortOption::new(
+            "budget",
+            "BYTES, 4096–1Gi",
+            "4 MiB",
+            "bytes that an application may have in flight",
+            "budget=1M",
+        ),
+        PortOption::new("queues", "1–64", "8", "queues at most", "queues=4"),
+        PortOption::new("rules", "1–1024", "64", "rules of one application", "rules=16"),
+        PortOption::new("all-rules", "1–16384", "512", "rules of all applications together", "all-rules=1024"),
+        PortOption::new(
+            "user-rules",
+            "1–all-rules",
+            "half; all if mode admits one user",
+            "rules of the applications of one user",
+            "user-rules=64",
+        ),
+        PortOption::new(
+            "allow",
+            "USER:MATCH, several with +",
+            "anything",
+            "packets that a user's applications may ask for",
+            "allow=1000:udp dport 5000-5999",
+        ),
+        PortOption::new(
+            "source",
+            "USER:MAC ADDRESS…, several with +",
+            "any",
+            "source addresses that a user's applications may send from",
+            "source=1000:02:00:00:00:00:01 10.0.0.2",
+        ),
+        PortOption::new("mtu", "BYTES, 68–65000", "1500", "longest packet without its Ethernet header", "mtu=9000"),
+        PortOption::new(
+            "tx",
+            "auto|page|copy",
+            "auto",
+            "how frames become packets: as the egress needs them, without a copy, or copied",
+            "tx=copy",
+        ),
+    ],
+};
 
 /// How frames of applications become packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -113,7 +202,7 @@ impl Config {
         if uri.target().is_empty() {
             return Err(uri.error("a path is needed: sock:/run/towpath.sock"));
         }
-        let (mut options, default) = (uri.options(), Config::default());
+        let (mut options, default) = (uri.options(KIND.options), Config::default());
         let mode = match options.text("mode") {
             None => default.mode,
             Some(text) => u32::from_str_radix(&text, 8)

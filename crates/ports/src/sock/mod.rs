@@ -87,7 +87,7 @@ mod tx;
 mod tx_metadata;
 mod umem;
 
-pub use config::{Config, Transmit};
+pub use config::{Config, KIND, Transmit};
 pub use limits::Claim;
 pub use rx::SockRx;
 pub use source::Source;

@@ -159,7 +159,7 @@ mod tests {
 
     fn sources(text: &str) -> Option<Sources> {
         let uri: crate::uri::Uri = format!("sock:/s?source={text}").parse().unwrap();
-        let mut options = uri.options();
+        let mut options = uri.options(crate::sock::KIND.options);
         Sources::of(7, Source::from_options(&mut options).unwrap().as_deref())
     }
 
@@ -224,7 +224,7 @@ mod tests {
     fn an_entry_that_is_wrong_is_named_with_its_form() {
         let error = |text: &str| {
             let uri: crate::uri::Uri = format!("sock:/s?source={text}").parse().unwrap();
-            Source::from_options(&mut uri.options()).unwrap_err().to_string()
+            Source::from_options(&mut uri.options(crate::sock::KIND.options)).unwrap_err().to_string()
         };
         assert!(error("02:00:00:00:00:00:01x").contains("must be"));
         assert!(error("x:any").contains("USER:MAC"));

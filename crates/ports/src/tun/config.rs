@@ -1,6 +1,7 @@
 //! Configuration of a TUN/TAP port.
 
 use crate::kernel::ability::Wants;
+use crate::kind::{CSUM, Kind as PortKind, NETNS, PortOption, SWITCH, TSO, USO, WANT};
 use crate::uri::{Options, Uri, Want};
 use std::net::IpAddr;
 use towpath_packet::port::PortError;
@@ -10,6 +11,76 @@ use towpath_tun::{MAX_QUEUES, MIN_MTU};
 
 /// Largest `txqueuelen`: each queue has a ring of as many pointers.
 const MAX_QUEUE_LEN: u32 = 1 << 16;
+
+/// What a TAP port is, and its options.
+pub const TAP: PortKind = PortKind {
+    name: "tap",
+    example: "tap:tp0",
+    what: "an interface of the kernel with Ethernet frames (made if it does not exist; needs CAP_NET_ADMIN)",
+    options: &[
+        NETNS,
+        PortOption::new("queues", "1–256", "1", "queues of the interface", "queues=4"),
+        PortOption::new(
+            "multiqueue",
+            SWITCH,
+            "if there are several queues",
+            "attach as a device of several queues",
+            "multiqueue=on",
+        ),
+        PortOption::new(
+            "mtu",
+            "BYTES, 68–65521 (tun: 65535)",
+            "unchanged",
+            "MTU that the interface is given",
+            "mtu=9000",
+        ),
+        PortOption::new(
+            "addr",
+            "ADDRESS/PREFIX, several with +",
+            "none",
+            "addresses that the interface is given",
+            "addr=10.0.0.1/24+fd00::1/64",
+        ),
+        PortOption::new(
+            "up",
+            SWITCH,
+            "on",
+            "set the interface up at the start; off needs no CAP_NET_ADMIN for an interface that is up",
+            "up=off",
+        ),
+        PortOption::new("persist", SWITCH, "unchanged", "the interface stays when the process ends", "persist=on"),
+        PortOption::new(
+            "txqueuelen",
+            "PACKETS, 1–65536",
+            "16384, or fewer on a small machine",
+            "packets that the kernel queues for each queue",
+            "txqueuelen=4096",
+        ),
+        PortOption::new("steering", WANT, "prefer", "a program keeps each flow in one queue", "steering=require"),
+        CSUM,
+        TSO,
+        USO,
+        // The last one: a TUN port does not have it.
+        PortOption::new(
+            "mac",
+            "MAC",
+            "the kernel's",
+            "hardware address that the interface is given",
+            "mac=02:00:00:00:00:01",
+        ),
+    ],
+};
+
+/// What a TUN port is, and its options.
+pub const TUN: PortKind = PortKind {
+    name: "tun",
+    example: "tun:tn0",
+    what: "an interface of the kernel with IP packets",
+    options: match TAP.options.split_last() {
+        Some((_, options)) => options,
+        None => &[],
+    },
+};
 
 /// Configuration of a TUN/TAP port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +147,7 @@ impl Config {
             "tun" => Kind::Tun,
             other => return Err(uri.error(format!("'{other}' is neither tap nor tun"))),
         };
-        let mut o = uri.options();
+        let mut o = uri.options(if kind == Kind::Tap { TAP.options } else { TUN.options });
         let config = Config {
             kind,
             name: uri.target().to_owned(),
@@ -85,7 +156,7 @@ impl Config {
             multi_queue: o.switch("multiqueue")?,
             mtu: o.number("mtu", MIN_MTU.into()..=kind.max_mtu().into())?.map(|n| n as u32),
             addresses: addresses(&mut o)?,
-            mac: mac(&mut o)?,
+            mac: if kind == Kind::Tap { mac(&mut o)? } else { None },
             up: o.switch("up")?.unwrap_or(true),
             persist: o.switch("persist")?,
             queue_len: o.number("txqueuelen", 1..=MAX_QUEUE_LEN.into())?.map(|n| n as u32),
@@ -212,7 +283,7 @@ mod tests {
             ("tun:a?mtu=67", "from 68 to 65535"),
             ("tap:a?queues=0", "from 1 to 256"),
             ("tap:a?queues=2,multiqueue=off", "more than one queue"),
-            ("tun:a?mac=02:00:00:00:00:01", "only a tap"),
+            ("tun:a?mac=02:00:00:00:00:01", "no such option"),
             ("tap:a?mac=01:00:00:00:00:01", "unicast"),
             ("tap:a?mac=2:0:0:0:0:1", "six bytes"),
             ("tap:a?addr=10.0.0.1", "with their prefix"),

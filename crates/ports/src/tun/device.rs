@@ -5,8 +5,9 @@ use super::config::{Config, Kind};
 use crate::kernel::ability::{KernelOffloads, to_tun};
 use crate::kernel::interface::interface;
 use crate::kernel::link::LinkWatch;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::Offloads;
 use towpath_packet::port::{Ability, Interface, PortError};
@@ -243,17 +244,24 @@ fn privilege() -> &'static str {
 fn hint(config: &Config, step: &str, error: &io::Error) -> Option<String> {
     let (name, kind) = (&config.name, config.kind.name());
     let multi = if config.is_multi_queue() { " multi_queue" } else { "" };
-    let owned = format!("ip tuntap add dev {name} mode {kind}{multi} user \"$USER\" vnet_hdr");
+    let user = fs::metadata("/proc/self").map_or_else(|_| "\"$USER\"".to_owned(), |own| own.uid().to_string());
+    let owned =
+        format!("ip tuntap add dev {name} mode {kind}{multi} user {user} vnet_hdr && ip link set dev {name} up");
     Some(match error.raw_os_error()? {
         libc::EPERM if step.starts_with("enter") => "run as root: entering a namespace needs cap_sys_admin".to_owned(),
+        libc::EPERM if step == "set the interface up" => {
+            format!("{}, or have root do once: ip link set dev {name} up; or up=off", privilege())
+        }
         libc::EPERM => format!("{}, or have root do once: {owned}", privilege()),
         libc::EACCES => format!("chmod 0666 {CLONE_DEVICE}, or run as root"),
         libc::ENOENT if step.starts_with("enter") => "ip netns list shows the names".to_owned(),
         libc::ENOENT | libc::ENODEV | libc::ENXIO => "modprobe tun".to_owned(),
         libc::EBUSY if config.queues > 1 => {
-            format!("{name} is in use by another process, or is no multi-queue device: choose another name")
+            format!(
+                "{name} is in use, by another process or another port of this one, or is no multi-queue device: choose another name"
+            )
         }
-        libc::EBUSY => format!("{name} is in use by another process: choose another name"),
+        libc::EBUSY => format!("{name} is in use, by another process or another port of this one: choose another name"),
         libc::EINVAL if step == "TUNSETIFF" => {
             let other = if config.is_multi_queue() { "off, queues=1" } else { "on" };
             format!("there is an interface {name} already that is no {kind}, or one that wants multiqueue={other}")

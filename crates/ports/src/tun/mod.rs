@@ -64,7 +64,7 @@ mod steering;
 mod tx;
 
 pub use super::kernel::ability::Wants;
-pub use config::{Config, Kind};
+pub use config::{Config, Kind, TAP, TUN};
 pub use rx::TunRx;
 pub use steering::STEERING;
 pub use tx::TunTx;
@@ -115,6 +115,7 @@ pub fn open(config: Config) -> Result<TunPort, PortError> {
     abilities.push(device.set_queue_len(&config)?);
     let layer = if config.kind == Kind::Tap { Layer::Ethernet } else { Layer::Ip };
     let info = Info::new(port, layer, device.mtu()?)
+        .with_netns(config.netns.clone())
         .with_max_chunks(MAX_CHUNKS as u16)
         .with_offloads(found.tx.and(wants.allowed()), found.rx.and(wants.allowed()))
         .with_max_queues(queues.len() as u16)

@@ -25,6 +25,7 @@ mod queue;
 
 pub use queue::{VethRx, VethTx};
 
+use crate::kind::{Kind, PortOption};
 use crate::uri::Uri;
 use queue::{CloseGuard, PipeShared};
 use std::collections::HashMap;
@@ -32,6 +33,44 @@ use std::sync::Arc;
 use towpath_packet::port::{Info, Layer, Needs, Port, PortError, Queues, Start, TxLayout};
 use towpath_packet::spsc::{Consumer, Producer, ring};
 use towpath_packet::{Offloads, Packet};
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "veth",
+    example: "veth:x",
+    what: "one end of a pair in memory; the second port of that name is the other end",
+    options: &[
+        PortOption::new(
+            "ring",
+            "PACKETS, 2–65536",
+            "1024",
+            "packets in each ring; rounded up to a power of two",
+            "ring=256",
+        ),
+        PortOption::new("queues", "1–64", "8", "queues that an end can be started with", "queues=2"),
+        PortOption::new(
+            "linear",
+            "none|whole|BYTES",
+            "none",
+            "how much of a packet must be linear, as some devices need it; for tests",
+            "linear=whole",
+        ),
+        PortOption::new(
+            "headroom",
+            "BYTES, 0–1024",
+            "0",
+            "room in front of packets, as some devices need it",
+            "headroom=64",
+        ),
+        PortOption::new(
+            "tailroom",
+            "BYTES, 0–1024",
+            "0",
+            "room behind packets, as some devices need it",
+            "tailroom=16",
+        ),
+    ],
+};
 
 /// Configuration of a pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +103,7 @@ impl Config {
         if uri.target().is_empty() {
             return Err(uri.error("a pair needs a name: veth:NAME, once for each end"));
         }
-        let (mut options, default) = (uri.options(), Config::default());
+        let (mut options, default) = (uri.options(KIND.options), Config::default());
         let ring = options.number("ring", 2..=65_536)?.map_or(default.ring, |n| n as usize);
         let queues = options.number("queues", 1..=64)?.map_or(default.queues, |n| n as u16);
         let tx_layout = TxLayout {

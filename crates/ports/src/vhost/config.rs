@@ -1,8 +1,45 @@
 //! The configuration of the port, and its URI.
 
+use crate::kind::{GID, Kind, MODE, PortOption, SWITCH, UID};
 use crate::uri::Uri;
 use std::path::PathBuf;
 use towpath_packet::port::PortError;
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "vhost",
+    example: "vhost:/run/towpath/vm0.sock",
+    what: "the network device of a virtual machine, by vhost-user",
+    options: &[
+        PortOption::new(
+            "server",
+            SWITCH,
+            "on",
+            "listen; off: the front end listens, and the port connects",
+            "server=off",
+        ),
+        MODE,
+        UID,
+        GID,
+        PortOption::new("queues", "1–8", "1", "queue pairs at most", "queues=4"),
+        PortOption::new("queue-size", "64–4096", "1024", "descriptors of a ring at most", "queue-size=512"),
+        PortOption::new("mtu", "BYTES, 68–65535", "the guest's choice", "MTU that the guest is given", "mtu=9000"),
+        PortOption::new("csum", SWITCH, "on", "offer partial checksums", "csum=off"),
+        PortOption::new("tso", SWITCH, "on", "offer TCP super-packets; needs csum", "tso=off"),
+        PortOption::new("uso", SWITCH, "on", "offer UDP super-packets; needs csum", "uso=off"),
+        PortOption::new("mergeable", SWITCH, "on", "received packets may fill several buffers", "mergeable=off"),
+        PortOption::new("packed", SWITCH, "on", "offer packed rings", "packed=off"),
+        PortOption::new(
+            "in-order",
+            SWITCH,
+            "on",
+            "use buffers in the order in which they were made available",
+            "in-order=off",
+        ),
+        PortOption::new("event-idx", SWITCH, "on", "request notifications by position", "event-idx=off"),
+        PortOption::new("indirect", SWITCH, "on", "offer tables of descriptors", "indirect=off"),
+    ],
+};
 
 /// Most queue pairs of a device.
 const MAX_QUEUES: u64 = 8;
@@ -87,7 +124,7 @@ impl Config {
         if uri.target().is_empty() {
             return Err(uri.error("a path is needed: vhost:/run/towpath/vm0.sock"));
         }
-        let (mut options, default) = (uri.options(), Config::new(uri.target()));
+        let (mut options, default) = (uri.options(KIND.options), Config::new(uri.target()));
         let server = options.switch("server")?.unwrap_or(default.server);
         // A socket that the front end listens at has the front end's permissions.
         let (no_mode, listens) = (["mode", "uid", "gid"], "must be left out with server=off: the front end listens");

@@ -70,7 +70,7 @@ mod session;
 mod stats;
 mod tx;
 
-pub use config::Config;
+pub use config::{Config, KIND};
 pub use rx::VhostRx;
 pub use tx::VhostTx;
 

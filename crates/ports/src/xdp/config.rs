@@ -1,5 +1,6 @@
 //! Configuration of an AF_XDP port.
 
+use crate::kind::{Kind, NETNS, PortOption, SWITCH, WANT};
 use crate::uri::{Options, Uri, Want};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -17,6 +18,106 @@ const BUSY_POLL: RangeInclusive<Duration> = Duration::from_micros(1)..=Duration:
 const STALL: Duration = Duration::from_millis(10);
 /// Most flows of `match`.
 const MAX_MATCHES: usize = 16;
+
+/// What the port is, and its options.
+pub const KIND: Kind = Kind {
+    name: "xdp",
+    example: "xdp:eth1",
+    what: "any interface that exists, by AF_XDP: its frames, or the flows of match= (root); rx=off: to send only",
+    options: &[
+        NETNS,
+        PortOption::new("queue", "0–63", "0", "first queue of the interface", "queue=2"),
+        PortOption::new("queues", "1–64", "1", "queues from that one on", "queues=4"),
+        PortOption::new(
+            "rx",
+            SWITCH,
+            "on, unless the port only sends",
+            "receive; off attaches no program and leaves the host its traffic",
+            "rx=off",
+        ),
+        PortOption::new(
+            "tx",
+            "socket|live|prefer-live|template",
+            "socket",
+            "the way of packets to the kernel; live: as frames of a program that it runs",
+            "tx=live",
+        ),
+        PortOption::new(
+            "match",
+            "FLOW, several with +",
+            "everything",
+            "what is received, in the words of rules; the rest goes to the host",
+            "match=udp dport 4789",
+        ),
+        PortOption::new(
+            "mode",
+            "auto|native|generic",
+            "auto",
+            "where the program runs: in the driver, or in the stack",
+            "mode=native",
+        ),
+        PortOption::new("native", WANT, "prefer", "run the program in the driver", "native=require"),
+        PortOption::new("generic", WANT, "prefer", "run the program in the stack", "generic=off"),
+        PortOption::new("zerocopy", WANT, "prefer", "the driver uses this process's memory", "zerocopy=require"),
+        PortOption::new("copy", WANT, "prefer", "the kernel copies, where zero copy is not possible", "copy=off"),
+        PortOption::new("wakeup", WANT, "prefer", "wake the kernel only if a ring needs it", "wakeup=off"),
+        PortOption::new("frags", WANT, "prefer", "packets of several fragments", "frags=off"),
+        PortOption::new(
+            "csum",
+            WANT,
+            "prefer",
+            "the kernel or the device completes checksums of sent packets",
+            "csum=off",
+        ),
+        PortOption::new("timestamps", WANT, "off", "measure the delays of sent packets", "timestamps=prefer"),
+        PortOption::new(
+            "partial",
+            "auto|on|off",
+            "auto",
+            "received frames may have partial checksums; auto: on a veth",
+            "partial=on",
+        ),
+        PortOption::new("ring", "2^n, 64–32768", "2048", "entries of each ring", "ring=4096"),
+        PortOption::new("burst", "FRAMES, 1–1024", "256", "frames of one call with tx=live", "tx=live,burst=64"),
+        PortOption::new("busypoll", "TIME, 1us–1s", "0s", "time of one busy poll of the driver", "busypoll=20us"),
+        PortOption::new(
+            "busybudget",
+            "FRAMES, 1–65535",
+            "64",
+            "frames of one busy poll",
+            "busypoll=20us,busybudget=32",
+        ),
+        PortOption::new(
+            "txbudget",
+            "FRAMES, 32–ring",
+            "64",
+            "frames that one wakeup sends in copy mode",
+            "txbudget=128",
+        ),
+        PortOption::new(
+            "sndbuf",
+            "BYTES, 64Ki–512Mi",
+            "4 MiB",
+            "bytes that may wait to be sent in copy mode",
+            "sndbuf=8M",
+        ),
+        PortOption::new("promisc", SWITCH, "on", "receive frames for any address", "promisc=off"),
+        PortOption::new(
+            "stall",
+            "TIME from 10ms",
+            "1s",
+            "time without a completion after which a queue is opened again",
+            "stall=500ms",
+        ),
+        PortOption::new(
+            "selftest",
+            "off|wake|frame",
+            "wake",
+            "test of the driver at the start: wake it once, or send one frame to its own address",
+            "selftest=frame",
+        ),
+    ],
+};
 
 /// How packets are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -152,7 +253,7 @@ impl Config {
     /// # Errors
     /// [`PortError::Option`] names the option, its value and the rule.
     pub fn from_uri(uri: &Uri) -> Result<Config, PortError> {
-        let mut o = uri.options();
+        let mut o = uri.options(KIND.options);
         let d = Config::default();
         let mut want = |name, default| Ok::<_, PortError>(o.want(name)?.unwrap_or(default));
         let mut config = Config {

@@ -99,7 +99,7 @@ mod tx;
 mod tx_metadata;
 mod umem;
 
-pub use config::{Config, Partial, SelfTest, Transmit};
+pub use config::{Config, KIND, Partial, SelfTest, Transmit};
 pub use rx::{SocketRx, XdpRx};
 pub use tx::{SocketTx, XdpTx};
 
@@ -220,6 +220,7 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
     let tx_offloads = if metadata && live.is_none() { Offloads::CSUM } else { Offloads::NONE };
     let info = Info::new(port, Layer::Ethernet, mtu)
         .with_tx_layout(TxLayout { headroom, ..TxLayout::default() })
+        .with_netns(config.netns.clone())
         .with_max_chunks(found.max_frags)
         .with_offloads(tx_offloads, rx_offloads)
         .with_max_queues(config.queues)

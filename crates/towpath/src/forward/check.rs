@@ -96,12 +96,13 @@ impl Forward {
             return value("steering to lane", lane.to_string(), rule);
         }
         let allowed = towpath_engine::worker::cores();
-        match self.cores.iter().chain(&self.lanes).find(|core| !allowed.contains(core)) {
-            Some(core) => {
-                value("cores", core.to_string(), format!("must be among the cores of this process: {allowed:?}"))
+        for (what, cores) in [("cores", &self.cores), ("lanes", &self.lanes)] {
+            if let Some(core) = cores.iter().find(|core| !allowed.contains(core)) {
+                let rule = format!("must be among the cores of this process: {allowed:?}");
+                return value(what, core.to_string(), rule);
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 }
 
@@ -147,7 +148,9 @@ pub(super) fn notes(a: &Info, b: &Info, directions: Directions) -> Vec<String> {
         }
     }
     let mut longer = |from: &Info, to: &Info| {
-        if from.layer != Layer::Any && to.layer != Layer::Any && from.mtu > to.mtu {
+        // The kernel takes longer packets of a TUN/TAP device.
+        let is_tun = ["tap:", "tun:"].iter().any(|scheme| to.name.starts_with(scheme));
+        if from.layer != Layer::Any && to.layer != Layer::Any && from.mtu > to.mtu && !is_tun {
             notes.push(format!(
                 "{} has an MTU of {}, {} of {}: longer packets from the first are dropped as too-long",
                 from.name, from.mtu, to.name, to.mtu

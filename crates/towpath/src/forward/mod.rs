@@ -208,6 +208,17 @@ pub enum StartError {
     },
 }
 
+/// Interfaces of the same name in different network namespaces: each name gets its namespace.
+fn distinguish(a: &mut Info, b: &mut Info) {
+    if a.name == b.name {
+        for info in [a, b] {
+            if let Some(netns) = &info.netns {
+                info.name = format!("{}?netns={netns}", info.name);
+            }
+        }
+    }
+}
+
 /// The meter of a port, without its routes.
 fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>, edge: Option<Arc<dyn Edge>>) -> PortMeter {
     PortMeter {
@@ -234,14 +245,16 @@ impl Forward {
     /// [`StartError`]; then everything is undone.
     pub fn prepare(self, a: AnyPort, b: AnyPort) -> Result<Ready, StartError> {
         let needs = a.needs().and(b.needs());
-        let (a_info, b_info) = (a.info().clone(), b.info().clone());
+        let (mut a_info, mut b_info) = (a.info().clone(), b.info().clone());
+        distinguish(&mut a_info, &mut b_info);
         let [a_faulty, b_faulty] = [&a, &b].map(|port| matches!(port, AnyPort::Fault(_)));
         let layer = common_layer(&a_info, &b_info)?;
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
         let pool = self.pool_for(&[&a_info, &b_info])?;
+        let controls = [(&a, &a_info), (&b, &b_info)];
         let controls =
-            [&a, &b].into_iter().filter_map(|port| Some((port.info().name.clone(), port.control()?))).collect();
+            controls.into_iter().filter_map(|(port, info)| Some((info.name.clone(), port.control()?))).collect();
         let (a_edge, b_edge) = (a.edge(), b.edge());
         let start = |side, accept: Offloads| Start { pool: pool.clone(), queues: self.queues(side), accept };
         let mut a = a.start(start(PortSide::A, b_info.tx_offloads.and(self.gso.allows())))?;

@@ -50,7 +50,6 @@ fn an_invalid_value_is_named_with_its_rule() {
         ("xdp:", "1 to 15 bytes"),
         ("xdp:a?queue=60,queues=10", "below 64"),
         ("xdp:a?ring=100", "power of two"),
-        ("xdp:a?netns=", "ip netns list"),
         ("xdp:a?ring=64,txbudget=128", "size of the ring, 64"),
         ("xdp:a?busypoll=2h", "busypoll=7200s: must be 0, or from 1us to 1s"),
         ("xdp:a?busypoll=20ns", "from 1us"),

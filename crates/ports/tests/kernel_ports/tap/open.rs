@@ -58,7 +58,7 @@ fn an_error_of_open_has_a_hint() {
     let at = |text: &str| format!("{text}netns={}", ns.name());
     let error = |text: &str| try_open(&at(text)).unwrap_err().to_string();
     let held = try_open(&at("tap:held?")).unwrap();
-    assert!(error("tap:held?").contains("in use by another process"), "{}", error("tap:held?"));
+    assert!(error("tap:held?").contains("in use, by another process"), "{}", error("tap:held?"));
     assert!(error("tap:held?queues=2,").contains("multiqueue=off"), "{}", error("tap:held?queues=2,"));
     assert!(error("tun:held?").contains("is no tun"), "{}", error("tun:held?"));
     drop(held);

@@ -1,0 +1,41 @@
+//! Standard output: a reader that left is no failure, a full disk is one.
+
+use std::fmt::{self, Display};
+use std::io::{self, Write};
+
+/// Standard output can't be written.
+#[derive(Debug)]
+pub(crate) struct OutputError(io::Error);
+
+impl Display for OutputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "standard output can't be written: {}", self.0)
+    }
+}
+
+impl std::error::Error for OutputError {}
+
+/// Whether the output still has a reader.
+///
+/// # Errors
+/// Any failure but that of a pipe without a reader.
+pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, OutputError> {
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(OutputError(error)),
+    }
+}
+
+/// Writes text.
+pub(crate) fn show(text: impl Display) -> Result<(), OutputError> {
+    let mut out = io::stdout().lock();
+    is_read(write!(out, "{text}").and_then(|()| out.flush())).map(drop)
+}
+
+/// Writes a line, as `println!`; a result instead of a panic.
+macro_rules! outln {
+    ($($text:tt)*) => { $crate::output::show(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+pub(crate) use outln;
