@@ -230,6 +230,11 @@ struct Counting {
 }
 
 impl Classifier for Counting {
+    /// Without a rule all packets pass uncounted.
+    fn constant(&self) -> Option<Verdict> {
+        (self.list.entries.is_empty() && self.list.default == Verdict::Pass).then_some(Verdict::Pass)
+    }
+
     #[inline]
     fn classify(&mut self, packet: &Packet, found: &Dissected) -> Verdict {
         let mut key = None;

@@ -199,23 +199,26 @@ pub(super) fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
     near.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, near)| near)
 }
 
-/// Levenshtein's distance. Words that are much longer than any candidate cost nothing.
+/// Letters that differ, are missing, too many, or exchanged with their neighbours. Words that are
+/// much longer than any candidate cost nothing.
 fn distance(a: &str, b: &str) -> usize {
     if a.len().abs_diff(b.len()) > 2 {
         return usize::MAX;
     }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (cell, y) in row.iter_mut().skip(1).zip(b.bytes()) {
-            let best = (diagonal + usize::from(x != y)).min(left + 1).min(*cell + 1);
-            diagonal = std::mem::replace(cell, best);
-            left = best;
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    // Of the first letters of `a`: before the last one, with it, and one more.
+    let mut rows = [vec![usize::MAX; b.len() + 1], (0..=b.len()).collect(), vec![0; b.len() + 1]];
+    for (i, x) in a.iter().enumerate() {
+        let [before, last, now] = &mut rows;
+        now[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let mut best = (last[j] + usize::from(x != y)).min(last[j + 1] + 1).min(now[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                best = best.min(before[j - 1] + 1);
+            }
+            now[j + 1] = best;
         }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
+        rows.rotate_left(1);
     }
-    row.last().copied().unwrap_or(usize::MAX)
+    rows[1][b.len()]
 }

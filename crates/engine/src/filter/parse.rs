@@ -161,11 +161,15 @@ impl<'a> Parser<'a> {
         if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == word) {
             return self.error(format!("is not in this language: {why}"));
         }
+        self.error(format!("must be {expected}{}", self.suggestion()))
+    }
+
+    /// The keyword that the next word most likely means.
+    fn suggestion(&self) -> String {
+        let word = self.word();
         let known = KEYWORDS.iter().copied().chain(PROTOS.iter().map(|(word, _)| *word)).filter(|known| *known != word);
-        match names::closest(word, known).filter(|_| !word.is_empty()) {
-            Some(near) => self.error(format!("must be {expected}; is it {near}?")),
-            None => self.error(format!("must be {expected}")),
-        }
+        let near = names::closest(word, known).filter(|_| !word.is_empty());
+        near.map(|near| format!("; is it {near}?")).unwrap_or_default()
     }
 
     pub(super) fn expect(&mut self, sign: &str) -> Result<(), FilterError> {
@@ -202,7 +206,9 @@ impl<'a> Parser<'a> {
         let (mut expr, mut qualifiers) = self.term(inherited)?;
         while let Some(and) = self.joins() {
             self.advance();
-            let (right, last) = match self.begins_id() {
+            // A word that is no keyword has a meaning only where a port or a protocol can follow.
+            let is_id = self.begins_id() && (qualifiers.is_some() || self.word().is_empty());
+            let (right, last) = match is_id {
                 true => (self.id(qualifiers)?, qualifiers),
                 false => self.term(qualifiers)?,
             };
@@ -501,7 +507,8 @@ impl<'a> Parser<'a> {
                 Ok(Primitive::V6 { dir: q.dir, address, mask })
             }
             Kind::Word | Kind::Name if !KEYWORDS.contains(&self.word()) && Proto::named(self.word()).is_none() => {
-                Err(self.error("is a name, and names are not resolved: write an address"))
+                let near = self.suggestion();
+                Err(self.error(format!("is a name, and names are not resolved: write an address{near}")))
             }
             _ => Err(self.unexpected("an address")),
         }
