@@ -4,7 +4,7 @@ use super::Random;
 use super::packets::{PORTS, VIDS};
 
 /// A random expression, nested up to `depth` times.
-pub fn expression(random: &mut Random, depth: usize) -> String {
+pub(crate) fn expression(random: &mut Random, depth: usize) -> String {
     if depth == 0 || random.one_in(4) {
         return condition(random);
     }
@@ -143,7 +143,7 @@ fn arith(random: &mut Random, depth: usize) -> String {
 }
 
 /// Expressions as people type them, and corners of the grammar.
-pub const WRITTEN: [&str; 40] = [
+pub(crate) const WRITTEN: [&str; 40] = [
     "tcp port 80 and (((ip[2:2] - ((ip[0]&0xf)<<2)) - ((tcp[12]&0xf0)>>2)) != 0)",
     "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0 and not src and dst net 10.0.0.0/8",
     "icmp[icmptype] != icmp-echo and icmp[icmptype] != icmp-echoreply",
@@ -187,7 +187,7 @@ pub const WRITTEN: [&str; 40] = [
 ];
 
 /// What neither takes.
-pub const REFUSED: [&str; 24] = [
+pub(crate) const REFUSED: [&str; 24] = [
     "10.0.0.1",
     "80",
     "tcp and 80",

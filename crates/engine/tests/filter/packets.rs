@@ -2,11 +2,11 @@
 
 use super::Random;
 
-pub const MACS: [[u8; 6]; 4] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [0xff; 6], [0x33, 0x33, 0, 0, 0, 1]];
-pub const V4: [[u8; 4]; 6] =
+pub(crate) const MACS: [[u8; 6]; 4] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [0xff; 6], [0x33, 0x33, 0, 0, 0, 1]];
+pub(crate) const V4: [[u8; 4]; 6] =
     [[10, 0, 0, 1], [10, 0, 0, 2], [10, 1, 2, 3], [192, 168, 1, 1], [224, 0, 0, 251], [172, 16, 0, 9]];
-pub const PORTS: [u16; 8] = [22, 53, 80, 443, 1000, 1003, 2000, 65535];
-pub const VIDS: [u16; 4] = [0, 100, 200, 4095];
+pub(crate) const PORTS: [u16; 8] = [22, 53, 80, 443, 1000, 1003, 2000, 65535];
+pub(crate) const VIDS: [u16; 4] = [0, 100, 200, 4095];
 
 fn v6(random: &mut Random) -> [u8; 16] {
     let mut address = [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -19,7 +19,7 @@ fn v6(random: &mut Random) -> [u8; 16] {
 }
 
 /// A frame, with any number of tags from none to two.
-pub fn frame(random: &mut Random) -> Vec<u8> {
+pub(crate) fn frame(random: &mut Random) -> Vec<u8> {
     let mut frame = Vec::new();
     frame.extend(MACS[random.below(4)]);
     frame.extend(MACS[random.below(4)]);
@@ -53,7 +53,7 @@ pub fn frame(random: &mut Random) -> Vec<u8> {
 }
 
 /// A packet without an Ethernet header.
-pub fn bare(random: &mut Random) -> Vec<u8> {
+pub(crate) fn bare(random: &mut Random) -> Vec<u8> {
     let mut packet = if random.one_in(3) { ip6(random) } else { v4(random) };
     if random.one_in(20) {
         packet[0] = 0x50;

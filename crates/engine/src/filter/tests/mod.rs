@@ -2,7 +2,7 @@
 //! libpcap, is in `tests/filter`.
 
 use super::*;
-use crate::rules::{Classifier, Match, PortSide, Rule, Verdict, dissect_packet};
+use crate::rules::{Match, PortSide, Rule, Verdict, dissect_packet};
 use towpath_packet::{Backing, Cache, Direction, Packet, Pool, PoolConfig, Vlan};
 
 fn cache() -> Cache {
