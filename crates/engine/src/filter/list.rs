@@ -22,6 +22,8 @@ use towpath_wire::{Dissected, LinkKind};
 pub struct FilterRules {
     entries: Vec<Entry>,
     default: Verdict,
+    /// Whether any rule matches MAC addresses, which are read from the packet itself.
+    macs: bool,
     hits: Hits,
 }
 
@@ -70,6 +72,10 @@ impl FilterRules {
             }
         }
         list.default = default.unwrap_or_default();
+        list.macs = list.entries.iter().any(|entry| match &entry.condition {
+            Condition::Fields(rule, _) => rule.matches.src_mac.or(rule.matches.dst_mac).is_some(),
+            Condition::Filter(_) => false,
+        });
         list.hits = Hits::named(list.texts());
         Ok(list)
     }
@@ -77,7 +83,7 @@ impl FilterRules {
     /// Passes what a filter matches, and drops the rest.
     pub fn only(filter: Filter) -> FilterRules {
         let entry = Entry { verdict: Verdict::Pass, condition: Condition::Filter(filter) };
-        let mut list = FilterRules { entries: vec![entry], default: Verdict::Drop, hits: Hits::default() };
+        let mut list = FilterRules { entries: vec![entry], default: Verdict::Drop, ..FilterRules::default() };
         list.hits = Hits::named(list.texts());
         list
     }
@@ -239,7 +245,9 @@ impl Classifier for Counting {
     fn classify(&mut self, packet: &Packet, found: &Dissected) -> Verdict {
         let mut key = None;
         let matching = self.list.entries.iter().enumerate().find(|(_, entry)| match &entry.condition {
-            Condition::Fields(_, rule) => rule.matches(key.get_or_insert_with(|| Key::new(packet, found, true))),
+            Condition::Fields(_, rule) => {
+                rule.matches(key.get_or_insert_with(|| Key::new(packet, found, self.list.macs)))
+            }
             Condition::Filter(filter) => filter.matches(packet, self.link),
         });
         let (at, verdict) = matching.map_or((self.list.entries.len(), self.list.default), |(n, e)| (n, e.verdict));

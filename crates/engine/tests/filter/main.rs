@@ -106,7 +106,13 @@ fn compare(expressions: &[String], packets: &[Vec<u8>], link: LinkKind) -> usize
 }
 
 fn compare_one(expression: &str, packets: &[Vec<u8>], link: LinkKind, file: &Path) -> usize {
-    let kept = kept_by_tcpdump(file, expression, false).unwrap_or_else(|said| panic!("'{expression}': {said}"));
+    let kept = match kept_by_tcpdump(file, expression, false) {
+        Ok(kept) => kept,
+        // libpcap takes ip[8] / ip[0] for one, because the index comes first in its code. Its
+        // optimiser refuses 7 % (1 / 2), which rejects each packet here.
+        Err(said) if said.contains(" by zero") => return 0,
+        Err(said) => panic!("'{expression}': {said}"),
+    };
     let filter: Filter = expression.parse().unwrap_or_else(|error| panic!("{error}"));
     filter.check(link).unwrap();
     let matching = |packet: &Vec<u8>| filter.matches_bytes(packet, link);
@@ -118,10 +124,8 @@ fn compare_one(expression: &str, packets: &[Vec<u8>], link: LinkKind, file: &Pat
         let differs = |n: &usize| ours.contains(n) != plain.contains(n);
         let first = (0..packets.len()).find(differs);
         assert_eq!(first, None, "'{expression}': packet {:02x?}", first.map(|n| &packets[n]));
-        println!(
-            "'{expression}': {} verdicts are those of libpcap without its optimiser",
-            kept.len().abs_diff(ours.len())
-        );
+        let changed = (0..packets.len()).filter(|n| ours.contains(n) != kept.contains(n)).count();
+        OPTIMISED.fetch_add(changed, Ordering::Relaxed);
     }
     ours.len()
 }
