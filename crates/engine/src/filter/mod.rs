@@ -10,7 +10,8 @@
 //! | `lex` | words and their places |
 //! | `names` | fields, flags, ports and protocols with names; suggestions |
 //! | `ast` | an expression as data |
-//! | `parse` | conditions, lists and their qualifiers |
+//! | `parse` | conditions and lists |
+//! | `values` | addresses, ports and protocols, with their qualifiers |
 //! | `arith` | comparisons of computed numbers |
 //! | `compile` | an expression as tests in a row, in libpcap's order |
 //! | `program` | the tests, run on a packet |
@@ -46,6 +47,7 @@ mod program;
 mod steering;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub use list::{FilterRules, Hits};
 pub use steering::steering_matches;

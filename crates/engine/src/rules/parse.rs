@@ -106,13 +106,18 @@ impl<'a> Words<'a> {
     }
 }
 
+/// The text behind its first word.
+fn behind(text: &str) -> Option<&str> {
+    Some(text.trim_start().split_once(char::is_whitespace)?.1.trim())
+}
+
 /// The verdict at the beginning of a rule, and the rest of its text.
 pub(crate) fn parse_verdict(text: &str) -> Option<(Verdict, &str)> {
     let mut words = Words { rule: text, words: text.split_whitespace() };
     let first = words.words.next()?;
     let verdict = verdict(first, &mut words).ok()?;
-    let rest = words.words.next().and_then(|word| text.get(word.as_ptr() as usize - text.as_ptr() as usize..));
-    rest.map(|rest| (verdict, rest.trim_end()))
+    let rest = behind(text)?;
+    Some((verdict, if matches!(first, "redirect" | "lane") { behind(rest)? } else { rest }))
 }
 
 fn verdict(word: &str, words: &mut Words<'_>) -> Result<Verdict, RuleError> {
