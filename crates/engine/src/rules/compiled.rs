@@ -68,7 +68,7 @@ fn address_words(address: Ipv6Addr) -> [u64; 2] {
 
 impl Key {
     /// `macs`: whether any rule matches MAC addresses.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(packet: &Packet, found: &Dissected, macs: bool) -> Key {
         let mut flags = found.flags.bits();
         if found.flags.intersects(Flags::IPV4 | Flags::IPV6) {
