@@ -15,7 +15,7 @@
 //! | `arith` | comparisons of computed numbers |
 //! | `compile` | an expression as tests in a row, in libpcap's order |
 //! | `program` | the tests, run on a packet |
-//! | `steering` | an expression as [`Match`]es of [rules](crate::rules) |
+//! | `steering` | an expression as [`Match`](crate::rules::Match)es of [rules](crate::rules) |
 //! | `list` | [`FilterRules`]: verdicts by expressions and rules, with counted hits |
 //!
 //! A filter gives the verdict that libpcap gives, also on packets that are cut short, tagged or
