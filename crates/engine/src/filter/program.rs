@@ -128,7 +128,7 @@ impl Source for [u8] {
         <[u8]>::len(self) as u32
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, at: u64, size: u8) -> Option<u32> {
         let rest = self.get(usize::try_from(at).ok()?..)?;
         Some(match size {
