@@ -11,10 +11,11 @@ use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+use towpath::engine::filter::{Filter, FilterRules};
 use towpath::engine::gro_stage::GroMode;
 use towpath::engine::idle::Idle;
 use towpath::engine::lane::FullPolicy;
-use towpath::engine::rules::{RuleError, Rules};
+use towpath::engine::rules::RuleError;
 use towpath::packet::port::{Layer, Port};
 use towpath::{Directions, Forward, Gso, Opener, Role, Uri, Verdicts};
 
@@ -36,6 +37,16 @@ A rule is a verdict and what to match; all of it must match, and the first rule 
   ip ip6 arp ether TYPE                the type behind all tags
   frag                                 parts of IP packets
   any                                  everything
+
+Everything else is an expression of pcap-filter(7), as tcpdump takes it:
+
+  drop tcp port 80 or 443 and not src net 10.0.0.0/8
+  tx icmp[icmptype] = icmp-echo
+  drop tcp[tcpflags] & (tcp-syn|tcp-fin) = (tcp-syn|tcp-fin)
+  redirect b vlan 100 and ip6
+
+Where both read a text ('drop tcp'), it is a rule; in parentheses, 'drop (tcp)', it is an expression, which sees no
+further than pcap does: not behind tags without the word vlan, nor behind IPv6 extension headers.
 
   default VERDICT                      what becomes of the rest; pass if it is not said
 
@@ -179,7 +190,11 @@ fn capture(args: Record) -> Outcome {
     note_overwritten(&to);
     let to = opener.open(&to, Role::Egress)?;
     opener.check()?;
-    run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
+    let mut plan = plan(&args.run, Directions::OneWay, false)?;
+    if let Some(text) = args.filter {
+        plan.at_rx = Verdicts::Rules(FilterRules::only(text.parse::<Filter>()?));
+    }
+    run::run(plan, from, to, &args.run)
 }
 
 fn play(args: Replay) -> Outcome {
@@ -208,7 +223,7 @@ fn file(path: &Path, options: &[String]) -> Result<Uri, Box<dyn Error>> {
 }
 
 fn verdicts(texts: &[String]) -> Result<Verdicts, RuleError> {
-    if texts.is_empty() { Ok(Verdicts::Pass) } else { Rules::parse(texts).map(Verdicts::Rules) }
+    if texts.is_empty() { Ok(Verdicts::Pass) } else { FilterRules::parse(texts).map(Verdicts::Rules) }
 }
 
 fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, RuleError> {

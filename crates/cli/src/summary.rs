@@ -49,6 +49,7 @@ pub(crate) enum Line<'a> {
         events: Vec<Event<'a>>,
         visitors: &'a [(String, String)],
         users: Vec<UserUsage<'a>>,
+        rules: Vec<RuleHits<'a>>,
         gone: Vec<String>,
         failed: &'a [String],
         /// Everything that failed: the reasons of exit code 1.
@@ -80,6 +81,19 @@ pub(crate) struct Event<'a> {
     port: &'a str,
     event: &'static str,
     times: u64,
+}
+
+/// How many packets a rule decided on.
+#[derive(Serialize)]
+pub(crate) struct RuleHits<'a> {
+    rule: &'a str,
+    packets: u64,
+}
+
+impl<'a> RuleHits<'a> {
+    fn of(summary: &'a Summary) -> Vec<RuleHits<'a>> {
+        summary.rule_hits.iter().map(|(rule, packets)| RuleHits { rule, packets: *packets }).collect()
+    }
 }
 
 /// What a user's applications had of a resource of a port.
@@ -244,6 +258,7 @@ impl<'a> Line<'a> {
             events: summary.events.iter().map(Event::new).collect(),
             visitors: &summary.session_log,
             users: summary.usage.iter().map(UserUsage::new).collect(),
+            rules: RuleHits::of(summary),
             gone: gone.map(Failure::to_string).collect(),
             failed: &summary.failed,
             failures: failures.iter().map(Failure::to_string).collect(),
@@ -299,6 +314,11 @@ pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
             n => format!("{n} NOT HOME"),
         };
         writeln!(out, "pages    {} of applications, {home}", grouped(summary.pages))?;
+    }
+    let hits: Vec<_> = summary.rule_hits.iter().map(|(rule, packets)| (grouped(*packets), rule)).collect();
+    let width = hits.iter().map(|(packets, _)| packets.len()).max().unwrap_or(0);
+    for (packets, rule) in hits {
+        writeln!(out, "rule     {packets:>width$}  {rule}")?;
     }
     writeln!(out, "time     {seconds:.2} s")?;
     sandbox::lines(enforced).try_for_each(|line| writeln!(out, "{line}"))?;

@@ -201,6 +201,39 @@ fn generated_packets_have_only_right_checksums_in_a_file() {
 }
 
 #[test]
+fn a_recording_with_a_filter_has_what_matches_and_counts_the_rest() {
+    let files = Files::new();
+    let file = files.text("some.pcap");
+    // Flows have source ports from 49152 on.
+    let filter = "udp src port 49153 or 49155 and not dst net 10.0.0.0/8";
+    let done = run(&["record", "gen:flows=4,count=400", &file, "--filter", filter, "--json"]).code(0);
+    let summary: Summary = match serde_json::from_str(done.stdout.lines().last().unwrap()).unwrap() {
+        Line::Summary(summary) => *summary,
+        Line::Live(live) => panic!("{live:#?}"),
+    };
+    assert_eq!(summary.is_balanced().dropped("filtered"), 200);
+    let hits: Vec<_> = summary.rules.iter().map(|hits| (hits.rule.as_str(), hits.packets)).collect();
+    assert_eq!(hits, [(format!("pass {filter}").as_str(), 200), ("default drop", 200)]);
+    let recorded = packets(&files.path("some.pcap"));
+    assert_eq!(recorded.len(), 200);
+    assert!(recorded.iter().all(|frame| [[0xc0, 1], [0xc0, 3]].contains(&[frame[34], frame[35]])));
+    let refused = run(&["record", "gen:", &file, "--filter", "udp and prt 53"]).code(2);
+    assert!(refused.stderr.contains("column 9") && refused.stderr.contains("is it port?"), "{refused:#?}");
+}
+
+#[test]
+fn expressions_and_rules_decide_in_order_and_their_hits_are_shown() {
+    let rules = ["drop udp sport 49152", "drop udp port 49153 and less 1000", "pass (udp)", "default drop"];
+    let mut words = vec!["fwd", "gen:flows=4,count=400", "null:", "--oneway", "--gro", "off"];
+    rules.iter().for_each(|rule| words.extend(["--rule", rule]));
+    let done = run(&words).code(0);
+    for (packets, rule) in [(100, rules[0]), (100, rules[1]), (200, rules[2]), (0, rules[3])] {
+        assert!(done.stdout.contains(&format!("rule     {packets:>3}  {rule}")), "{done:#?}");
+    }
+    assert!(done.stdout.contains("200 filtered"), "{done:#?}");
+}
+
+#[test]
 fn a_capture_whose_last_write_fails_is_code_1_with_the_file_and_the_reason() {
     let files = Files::new();
     for format in ["pcap", "pcapng"] {

@@ -14,6 +14,7 @@
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use towpath_engine::filter::FilterRules;
 use towpath_engine::rules::{Rules, Verdict, classify_batch, dissect_packet};
 use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Transport, Udp};
@@ -49,6 +50,14 @@ fn by_rules(mut rules: Rules) -> Box<dyn FnMut(&Batch)> {
 
 fn cases() -> Vec<Case> {
     let rules = |texts: &[String]| by_rules(Rules::parse(texts).expect("rules"));
+    let filters = |text: &str| -> Box<dyn FnMut(&Batch)> {
+        let mut classifier = FilterRules::parse([text]).expect("rules").classifier(LinkKind::Ethernet);
+        Box::new(move |batch| {
+            let mut out = [Verdict::Pass; 64];
+            classify_batch(&mut **black_box(&mut classifier), batch.as_slice(), LinkKind::Ethernet, &mut out);
+            black_box(&out);
+        })
+    };
     let one = |text: &str| rules(&[text.to_owned()]);
     let ports: Vec<String> = (0..16).map(|n| format!("drop udp dport {}", 1000 + n)).collect();
     let prefixes: Vec<String> = (0..16).map(|n| format!("drop src 192.168.{n}.0/24")).collect();
@@ -76,6 +85,8 @@ fn cases() -> Vec<Case> {
         ("0", rules(&[])),
         ("1-hit", one("drop udp dport 443")),
         ("1-miss", one("drop udp dport 53")),
+        ("1-counted", filters("drop udp dport 53")),
+        ("1-filter", filters("drop udp dst port 53")),
         ("1-mac", one("drop smac 02:00:00:00:00:01")),
         ("16-hit-last", rules(&[&ports[1..], &["drop udp".to_owned()]].concat())),
         ("16-miss", rules(&mixed)),

@@ -20,6 +20,7 @@
 #![warn(missing_docs)]
 
 mod core_sharing;
+pub mod filter;
 pub mod gro_stage;
 pub mod idle;
 pub mod lane;

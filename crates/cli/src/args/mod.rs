@@ -248,6 +248,10 @@ pub(crate) struct Record {
     /// Options of the file, as in pcap:…?rotate-size=100M (see 'towpath probe pcap:FILE')
     #[arg(long = "with", value_name = "KEY=VALUE,…")]
     pub(crate) more: Option<String>,
+    /// What is recorded, as an expression of pcap-filter(7): 'tcp port 80 and not host 10.0.0.1'; the rest is dropped
+    /// and counted as filtered
+    #[arg(long, value_name = "EXPR", conflicts_with = "rule")]
+    pub(crate) filter: Option<String>,
     #[command(flatten)]
     pub(crate) run: Run,
 }

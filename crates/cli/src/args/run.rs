@@ -32,7 +32,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "BYTES", default_value_t = 65535, value_parser = clap::value_parser!(u32).range(1280..=65535), help_heading = "Coalescing")]
     pub(crate) gro_max_size: u32,
     /// What becomes of packets as they are received, in order: pass, drop, tx, redirect a|b, lane N, and what to match:
-    /// 'drop udp dport 53', 'redirect b vlan 100', 'default drop' (see 'towpath rules')
+    /// 'drop udp dport 53', 'drop tcp port 80 and not host 10.0.0.1', 'default drop' (see 'towpath rules')
     #[arg(long, value_name = "RULE", help_heading = "Rules")]
     pub(crate) rule: Vec<String>,
     /// The same, in the lane

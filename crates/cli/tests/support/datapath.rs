@@ -25,6 +25,7 @@ pub(crate) struct Summary {
     pub(crate) rates: Vec<Rate>,
     pub(crate) verified: Vec<Check>,
     pub(crate) users: Vec<UserUsage>,
+    pub(crate) rules: Vec<RuleHits>,
     pub(crate) gone: Vec<String>,
     pub(crate) failed: Vec<String>,
     pub(crate) failures: Vec<String>,
@@ -52,6 +53,13 @@ pub(crate) struct UserUsage {
     pub(crate) now: u64,
     pub(crate) peak: u64,
     pub(crate) limit: u64,
+}
+
+/// How many packets a rule decided on.
+#[derive(Debug, Clone, Deserialize, PartialEq)]
+pub(crate) struct RuleHits {
+    pub(crate) rule: String,
+    pub(crate) packets: u64,
 }
 
 /// How a generator kept its rate.

@@ -85,10 +85,11 @@ mod verdict;
 
 pub use classifier::{Classifier, DISSECT_LEN, classify_batch, dissect_packet};
 pub use parse::RuleError;
+pub(crate) use parse::{contradiction, parse_verdict};
 pub use rule::{Match, Prefix, Rule, Span};
 pub use verdict::{PortSide, Verdict};
 
-use compiled::{Compiled, Key};
+pub(crate) use compiled::{Compiled, Key};
 use std::fmt;
 use towpath_packet::Packet;
 use towpath_wire::ethernet::ethertype;

@@ -25,7 +25,7 @@ pub struct RuleError {
 }
 
 impl RuleError {
-    pub(super) fn at(rule: &str, word: &str, problem: impl Into<String>) -> RuleError {
+    pub(crate) fn at(rule: &str, word: &str, problem: impl Into<String>) -> RuleError {
         RuleError { rule: rule.to_owned(), word: Some(word.to_owned()), problem: problem.into() }
     }
 }
@@ -106,6 +106,20 @@ impl<'a> Words<'a> {
     }
 }
 
+/// The text behind its first word.
+fn behind(text: &str) -> Option<&str> {
+    Some(text.trim_start().split_once(char::is_whitespace)?.1.trim())
+}
+
+/// The verdict at the beginning of a rule, and the rest of its text.
+pub(crate) fn parse_verdict(text: &str) -> Option<(Verdict, &str)> {
+    let mut words = Words { rule: text, words: text.split_whitespace() };
+    let first = words.words.next()?;
+    let verdict = verdict(first, &mut words).ok()?;
+    let rest = behind(text)?;
+    Some((verdict, if matches!(first, "redirect" | "lane") { behind(rest)? } else { rest }))
+}
+
 fn verdict(word: &str, words: &mut Words<'_>) -> Result<Verdict, RuleError> {
     Ok(match word {
         "pass" => Verdict::Pass,
@@ -180,7 +194,7 @@ fn set<T>(to: &mut Option<T>, value: T, name: &str, what: &str, words: &Words<'_
 
 /// Why no packet can match all of this: a rule that never matches is a mistake, and a `drop` rule
 /// that never matches is a hole.
-fn contradiction(matches: &Match) -> Option<&'static str> {
+pub(crate) fn contradiction(matches: &Match) -> Option<&'static str> {
     let v4 = |prefix: &Option<Prefix>| prefix.map(|prefix| prefix.address().is_ipv4());
     let (src, dst) = (v4(&matches.src), v4(&matches.dst));
     let ip_version = src.or(dst);

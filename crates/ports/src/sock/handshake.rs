@@ -21,7 +21,8 @@ use towpath_client::protocol::{
     Answer, CHUNK, Code, Fields, Hello, MAGIC, MAX_PIECES, MAX_SUPER_PIECES, Malformed, Refusal, Rings, Sizes, VERSION,
     Welcome,
 };
-use towpath_engine::rules::Rules;
+use towpath_engine::filter::steering_matches;
+use towpath_engine::rules::{Rule, Rules, Verdict};
 use towpath_packet::{ExtBufOwner, ExtBufPool, UntrustedMem};
 use towpath_sys::mmap::page_size;
 use towpath_sys::{EventFd, memfd, seqpacket};
@@ -373,6 +374,10 @@ fn check_rules(count: usize, config: &Config) -> Result<(), Refusal> {
 fn parse_rules(text: &str) -> Result<(Rules, bool), String> {
     let (default, matches): (Vec<_>, Vec<_>) =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).partition(|line| *line == "default");
-    let rules = Rules::parse(matches.iter().map(|line| format!("pass {line}"))).map_err(|error| error.to_string())?;
+    let mut rules = Rules::default();
+    for line in matches {
+        let flows = steering_matches(line).map_err(|error| error.to_string())?;
+        flows.into_iter().for_each(|matches| rules.push(Rule { verdict: Verdict::Pass, matches }));
+    }
     Ok((rules, !default.is_empty()))
 }

@@ -4,7 +4,8 @@ use crate::kind::{Kind, NETNS, PortOption, SWITCH, WANT};
 use crate::uri::{Options, Uri, Want};
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use towpath_engine::rules::{Match, Rule};
+use towpath_engine::filter::steering_matches;
+use towpath_engine::rules::Match;
 use towpath_packet::port::PortError;
 use towpath_sys::netdev::valid_name;
 
@@ -401,20 +402,20 @@ const TRANSMIT: [(&str, Transmit); 4] = [
 const PARTIAL: [(&str, Partial); 3] = [("auto", Partial::Auto), ("on", Partial::On), ("off", Partial::Off)];
 const SELF_TEST: [(&str, SelfTest); 3] = [("off", SelfTest::Off), ("wake", SelfTest::Wake), ("frame", SelfTest::Frame)];
 
-/// Flows in the syntax of rules, joined by `+`.
+/// Flows in the syntax of rules, or as expressions of pcap-filter(7), joined by `+`.
 fn matches(options: &mut Options) -> Result<Vec<Match>, PortError> {
     let Some(text) = options.text("match") else { return Ok(Vec::new()) };
-    let one = |flow: &str| match format!("pass {}", flow.trim()).parse::<Rule>() {
-        Ok(rule) if rule.matches == Match::default() => {
+    let one = |flow: &str| match steering_matches(flow.trim()) {
+        Ok(flows) if flows.contains(&Match::default()) => {
             Err(options.error("match", &text, "any is what is received without match=: leave it out"))
         }
-        Ok(rule) => Ok(rule.matches),
+        Ok(flows) => Ok(flows),
         Err(error) => {
             let word = error.word.map(|word| format!("'{word}' ")).unwrap_or_default();
             Err(options.error("match", &text, format!("{word}{}", error.problem)))
         }
     };
-    text.split('+').map(one).collect()
+    text.split('+').map(one).collect::<Result<Vec<_>, _>>().map(|flows| flows.concat())
 }
 
 #[cfg(test)]

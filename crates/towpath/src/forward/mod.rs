@@ -27,14 +27,15 @@ use failure::PortEnd;
 use plan::Plan;
 use std::sync::Arc;
 use std::time::Duration;
+use towpath_engine::filter::{FilterRules, Hits};
 use towpath_engine::gro_stage::GroStageConfig;
 use towpath_engine::idle::Idle;
 use towpath_engine::lane::{LaneConfig, Steering};
 use towpath_engine::report::{Meter, PortMeter};
 use towpath_engine::route::{Limit, RouteConfig};
-use towpath_engine::rules::{Classifier, PortSide, RuleError, Rules};
+use towpath_engine::rules::{Classifier, PortSide, RuleError};
 use towpath_engine::worker::WorkerConfig;
-use towpath_packet::port::{Edge, Info, Port, PortError, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::port::{Edge, Info, Layer, Port, PortError, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Floors, Offloads, Pool, PoolConfig, PoolError};
 
 /// Interval of rebalancing.
@@ -137,19 +138,24 @@ pub enum Verdicts {
     /// All packets pass.
     #[default]
     Pass,
-    /// Textual rules.
-    Rules(Rules),
+    /// Textual rules and expressions.
+    Rules(FilterRules),
     /// A classifier for each route, made on the thread that starts it.
     Classifier(Arc<dyn Fn(PortSide) -> Box<dyn Classifier> + Send + Sync>),
 }
 
 impl Verdicts {
-    fn classifier(&self, side: PortSide) -> Option<Box<dyn Classifier>> {
+    fn classifier(&self, side: PortSide, layer: Layer) -> Option<Box<dyn Classifier>> {
         match self {
             Verdicts::Pass => None,
-            Verdicts::Rules(rules) => Some(Box::new(rules.clone())),
+            Verdicts::Rules(rules) => Some(rules.classifier(layer.into())),
             Verdicts::Classifier(make) => Some(make(side)),
         }
+    }
+
+    /// How often each rule decides.
+    fn hits(&self) -> Option<Hits> {
+        if let Verdicts::Rules(rules) = self { Some(rules.hits().clone()) } else { None }
     }
 }
 

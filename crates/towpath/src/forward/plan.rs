@@ -95,7 +95,7 @@ impl Plan<'_> {
         for (j, ((core, lane), tx)) in self.forward.lanes.clone().into_iter().zip(made.lanes).zip(tx).enumerate() {
             let id = RouteId { side, pair: LANE_PAIRS + j };
             let mut route = self.route(AnyRx::Lane(lane), tx, side, true)?.with_gro(&self.forward.gro).with_id(id);
-            if let Some(classifier) = self.forward.in_lane.classifier(side) {
+            if let Some(classifier) = self.forward.in_lane.classifier(side, self.layer) {
                 route = route.with_classifier(classifier);
             }
             self.counters[side as usize].push(route.counters().clone());
@@ -120,7 +120,7 @@ impl Plan<'_> {
     /// A route from a port; its packets count towards the limit.
     fn port_route(&mut self, rx: AnyRx, tx: AnyTx, side: PortSide, queue: usize) -> Result<AnyRoute, PoolError> {
         let mut route = self.route(rx, tx, side, false)?.with_id(RouteId { side, pair: queue });
-        if let Some(classifier) = self.forward.at_rx.classifier(side) {
+        if let Some(classifier) = self.forward.at_rx.classifier(side, self.layer) {
             route = route.with_classifier(classifier);
         }
         self.counters[side as usize].push(route.counters().clone());

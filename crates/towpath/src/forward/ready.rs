@@ -75,6 +75,7 @@ impl Ready {
             controls,
             ends,
             infos,
+            hits: [plan.at_rx.hits(), plan.in_lane.hits()].into_iter().flatten().collect(),
         };
         for (number, (placement, routes)) in threads.into_iter().enumerate() {
             let core = if let Placement::Core(core) = placement { Some(core) } else { None };

@@ -5,6 +5,7 @@ use super::failure::{Failure, PortEnd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
+use towpath_engine::filter::Hits;
 use towpath_engine::lane::LaneTable;
 use towpath_engine::report::{Meter, Reading};
 use towpath_engine::worker::{Ending, StopSignal};
@@ -24,6 +25,8 @@ pub struct Running {
     /// A and B, or the port of an echo.
     pub(super) ends: Vec<PortEnd>,
     pub(super) infos: Vec<Info>,
+    /// Of the rules at the ingress, then of those in lanes.
+    pub(super) hits: Vec<Hits>,
 }
 
 /// Settings and events of ports while they run. A clone refers to the same ports.
@@ -113,6 +116,9 @@ pub struct Summary {
     pub port_failures: Vec<Failure>,
     /// Workers that failed.
     pub failed: Vec<String>,
+    /// How many packets each rule decided on: the rules at the ingress, then those in lanes, each
+    /// list with its default as the last.
+    pub rule_hits: Vec<(String, u64)>,
 }
 
 impl Running {
@@ -216,6 +222,7 @@ impl Running {
             verified: self.controls.verified(),
             port_failures,
             failed,
+            rule_hits: self.hits.iter().flat_map(|hits| hits.texts().iter().cloned().zip(hits.total())).collect(),
         }
     }
 }

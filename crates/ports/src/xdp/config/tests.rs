@@ -1,4 +1,5 @@
 use super::*;
+use towpath_engine::rules::Rule;
 
 fn config(text: &str) -> Result<Config, PortError> {
     Config::from_uri(&text.parse().unwrap())
@@ -86,4 +87,14 @@ fn an_egress_does_not_receive_unless_an_option_is_about_receiving() {
     assert!(config("xdp:a").unwrap().for_ingress().unwrap().receives());
     let error = config("xdp:a?rx=off").unwrap().for_ingress().unwrap_err().to_string();
     assert!(error.contains("rx=off: can't be given"), "{error}");
+}
+
+#[test]
+fn a_flow_may_be_an_expression_and_what_no_field_expresses_is_refused_with_its_mend() {
+    let matches = |text: &str| Config::from_uri(&format!("xdp:eth0?match={text}").parse().unwrap()).map(|c| c.matches);
+    let flows = matches("udp dst port 53+tcp port 80 or 443").unwrap();
+    let texts: Vec<_> = flows.iter().map(Match::to_string).collect();
+    assert_eq!(texts, ["udp dport 53", "tcp sport 80", "tcp dport 80", "tcp sport 443", "tcp dport 443"]);
+    let error = matches("tcp and not port 80").unwrap_err().to_string();
+    assert!(error.contains("match=") && error.contains("can't be negated") && error.contains("--rule"), "{error}");
 }
