@@ -15,7 +15,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use towpath_engine::filter::FilterRules;
-use towpath_engine::rules::{Rules, Verdict, classify_batch, dissect_packet};
+use towpath_engine::rules::{Classifier, Rules, Verdict, classify_batch, dissect_packet};
 use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Transport, Udp};
 use towpath_wire::{Dissected, LinkKind};
@@ -48,16 +48,18 @@ fn by_rules(mut rules: Rules) -> Box<dyn FnMut(&Batch)> {
     })
 }
 
+/// As a route has it.
+fn boxed(mut classifier: Box<dyn Classifier>) -> Box<dyn FnMut(&Batch)> {
+    Box::new(move |batch| {
+        let mut out = [Verdict::Pass; 64];
+        classify_batch(&mut **black_box(&mut classifier), batch.as_slice(), LinkKind::Ethernet, &mut out);
+        black_box(&out);
+    })
+}
+
 fn cases() -> Vec<Case> {
     let rules = |texts: &[String]| by_rules(Rules::parse(texts).expect("rules"));
-    let filters = |text: &str| -> Box<dyn FnMut(&Batch)> {
-        let mut classifier = FilterRules::parse([text]).expect("rules").classifier(LinkKind::Ethernet);
-        Box::new(move |batch| {
-            let mut out = [Verdict::Pass; 64];
-            classify_batch(&mut **black_box(&mut classifier), batch.as_slice(), LinkKind::Ethernet, &mut out);
-            black_box(&out);
-        })
-    };
+    let filters = |text| boxed(FilterRules::parse([text]).expect("rules").classifier(LinkKind::Ethernet));
     let one = |text: &str| rules(&[text.to_owned()]);
     let ports: Vec<String> = (0..16).map(|n| format!("drop udp dport {}", 1000 + n)).collect();
     let prefixes: Vec<String> = (0..16).map(|n| format!("drop src 192.168.{n}.0/24")).collect();
@@ -85,6 +87,7 @@ fn cases() -> Vec<Case> {
         ("0", rules(&[])),
         ("1-hit", one("drop udp dport 443")),
         ("1-miss", one("drop udp dport 53")),
+        ("1-boxed", boxed(Box::new(Rules::parse(["drop udp dport 53"]).expect("rules")))),
         ("1-counted", filters("drop udp dport 53")),
         ("1-filter", filters("drop udp dst port 53")),
         ("1-mac", one("drop smac 02:00:00:00:00:01")),

@@ -96,7 +96,7 @@ fn one(text: &str, at: usize, rest: &str) -> Result<(Kind, usize), FilterError> 
     if rest.starts_with('\\') {
         let len = 1 + rest.bytes().skip(1).take_while(|byte| !b" !()\n\t".contains(byte)).count();
         return match len {
-            1 => Err(FilterError::at(text, at, 1, "wants the name of a protocol behind it: \\tcp")),
+            1 => Err(FilterError::at(text, at, 1, "needs the name of a protocol behind it: \\tcp")),
             _ => Ok((Kind::Name, len)),
         };
     }

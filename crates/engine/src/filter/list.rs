@@ -1,7 +1,7 @@
 //! Verdicts by rules and expressions, in order, with counted hits.
 
 use super::{Filter, FilterError};
-use crate::rules::{Classifier, Compiled, Key, Match, PortSide, Rule, RuleError, Rules, Verdict, parse_verdict};
+use crate::rules::{Classifier, Match, PortSide, Rule, RuleError, Rules, Verdict, parse_verdict};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::Packet;
@@ -20,24 +20,17 @@ use towpath_wire::{Dissected, LinkKind};
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct FilterRules {
-    entries: Vec<Entry>,
+    runs: Vec<Run>,
     default: Verdict,
-    /// Whether any rule matches MAC addresses, which are read from the packet itself.
-    macs: bool,
     hits: Hits,
 }
 
+/// Neighbours in the list.
 #[derive(Debug, Clone)]
-struct Entry {
-    verdict: Verdict,
-    condition: Condition,
-}
-
-#[derive(Debug, Clone)]
-enum Condition {
-    /// A rule of fields alone.
-    Fields(Rule, Compiled),
-    Filter(Filter),
+enum Run {
+    /// Rules, which share one look at the packet.
+    Rules(Rules),
+    Filter(Verdict, Filter),
 }
 
 impl FilterRules {
@@ -49,48 +42,37 @@ impl FilterRules {
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        let mut list = FilterRules::default();
-        let mut default = None;
+        let (mut runs, mut default) = (Vec::new(), None);
         for text in texts {
             let text = text.as_ref();
-            let one = match Rules::parse([text]) {
-                Ok(one) => one,
-                Err(error) => {
-                    let entry = Entry::expression(text, error)?;
-                    list.entries.push(entry);
-                    continue;
-                }
-            };
-            match one.as_slice() {
-                [rule] => list
-                    .entries
-                    .push(Entry { verdict: rule.verdict, condition: Condition::Fields(*rule, Compiled::new(rule)) }),
-                _ if default.replace(one.default_verdict()).is_some() => {
-                    return Err(RuleError::at(text, "default", "is given twice"));
-                }
-                _ => {}
+            match Rules::parse([text]) {
+                Err(error) => runs.push(Run::expression(text, error)?),
+                Ok(one) => match (one.as_slice(), runs.last_mut()) {
+                    ([rule], Some(Run::Rules(rules))) => rules.push(*rule),
+                    ([_], _) => runs.push(Run::Rules(one)),
+                    _ if default.replace(one.default_verdict()).is_some() => {
+                        return Err(RuleError::at(text, "default", "is given twice"));
+                    }
+                    _ => {}
+                },
             }
         }
-        list.default = default.unwrap_or_default();
-        list.macs = list.entries.iter().any(|entry| match &entry.condition {
-            Condition::Fields(rule, _) => rule.matches.src_mac.or(rule.matches.dst_mac).is_some(),
-            Condition::Filter(_) => false,
-        });
-        list.hits = Hits::named(list.texts());
-        Ok(list)
+        Ok(FilterRules::of(runs, default.unwrap_or_default()))
     }
 
     /// Passes what a filter matches, and drops the rest.
     pub fn only(filter: Filter) -> FilterRules {
-        let entry = Entry { verdict: Verdict::Pass, condition: Condition::Filter(filter) };
-        let mut list = FilterRules { entries: vec![entry], default: Verdict::Drop, ..FilterRules::default() };
-        list.hits = Hits::named(list.texts());
-        list
+        FilterRules::of(vec![Run::Filter(Verdict::Pass, filter)], Verdict::Drop)
+    }
+
+    fn of(runs: Vec<Run>, default: Verdict) -> FilterRules {
+        let texts = runs.iter().flat_map(Run::texts).chain([format!("default {default}")]).collect();
+        FilterRules { runs, default, hits: Hits::named(texts) }
     }
 
     /// Whether there is no rule, so that every packet gets the default.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.runs.is_empty()
     }
 
     /// How often each rule decided, over all classifiers of this list and its clones.
@@ -98,18 +80,10 @@ impl FilterRules {
         &self.hits
     }
 
-    /// The rules as text, and the default.
-    fn texts(&self) -> Vec<String> {
-        self.entries.iter().map(Entry::text).chain([format!("default {}", self.default)]).collect()
-    }
-
-    fn verdicts(&self) -> impl Iterator<Item = Verdict> {
-        self.entries.iter().map(|entry| entry.verdict).chain([self.default])
-    }
-
+    /// The text of the first rule, or the default, with such a verdict.
     fn first(&self, such: impl Fn(Verdict) -> bool) -> Option<String> {
-        let at = self.verdicts().position(such)?;
-        self.texts().into_iter().nth(at)
+        let at = self.runs.iter().flat_map(Run::verdicts).chain([self.default]).position(such)?;
+        self.hits.texts().get(at).cloned()
     }
 
     /// The first rule, or the default, that sends packets of this side back.
@@ -127,48 +101,54 @@ impl FilterRules {
     /// # Errors
     /// As for [`Rules::check`]; also for an expression about headers that these packets lack.
     pub fn check(&self, link: LinkKind, lanes: u16) -> Result<(), RuleError> {
+        self.runs.iter().try_for_each(|run| run.check(link, lanes))?;
         let mut default = Rules::default();
         default.set_default(self.default);
-        default.check(link, lanes)?;
-        let one = |rule| {
-            let mut rules = Rules::default();
-            rules.push(rule);
-            rules
-        };
-        for entry in &self.entries {
-            match &entry.condition {
-                Condition::Fields(rule, _) => one(*rule).check(link, lanes)?,
-                Condition::Filter(filter) => {
-                    filter.check(link).map_err(|error| as_rule_error(&entry.text(), error))?;
-                    let any = one(Rule { verdict: entry.verdict, matches: Match::default() });
-                    any.check(link, lanes).map_err(|error| RuleError { rule: entry.text(), ..error })?;
-                }
-            }
-        }
-        Ok(())
+        default.check(link, lanes)
     }
 
     /// A classifier for packets of such a link, on one thread; its hits are added to
     /// [`hits`](FilterRules::hits).
     pub fn classifier(&self, link: LinkKind) -> Box<dyn Classifier> {
-        Box::new(Counting { list: self.clone(), link, counts: self.hits.counts() })
+        let (runs, default) = (self.runs.clone(), self.default);
+        Box::new(Counting { runs, default, link, counts: self.hits.counts() })
     }
 }
 
-impl Entry {
-    /// `error`: why it is no rule of fields.
-    fn expression(text: &str, error: RuleError) -> Result<Entry, RuleError> {
+impl Run {
+    /// `error`: why the text is no rule.
+    fn expression(text: &str, error: RuleError) -> Result<Run, RuleError> {
         let Some((verdict, rest)) = parse_verdict(text) else { return Err(error) };
-        match rest.parse::<Filter>() {
-            Ok(filter) => Ok(Entry { verdict, condition: Condition::Filter(filter) }),
+        match rest.parse() {
+            Ok(filter) => Ok(Run::Filter(verdict, filter)),
             Err(wrong) => Err(likelier(text, error, wrong)),
         }
     }
 
-    fn text(&self) -> String {
-        match &self.condition {
-            Condition::Fields(rule, _) => rule.to_string(),
-            Condition::Filter(filter) => format!("{} {filter}", self.verdict),
+    fn texts(&self) -> Vec<String> {
+        match self {
+            Run::Rules(rules) => rules.as_slice().iter().map(Rule::to_string).collect(),
+            Run::Filter(verdict, filter) => vec![format!("{verdict} {filter}")],
+        }
+    }
+
+    fn verdicts(&self) -> Vec<Verdict> {
+        match self {
+            Run::Rules(rules) => rules.as_slice().iter().map(|rule| rule.verdict).collect(),
+            Run::Filter(verdict, _) => vec![*verdict],
+        }
+    }
+
+    fn check(&self, link: LinkKind, lanes: u16) -> Result<(), RuleError> {
+        match self {
+            Run::Rules(rules) => rules.check(link, lanes),
+            Run::Filter(verdict, filter) => {
+                let text = format!("{verdict} {filter}");
+                filter.check(link).map_err(|error| as_rule_error(&text, error))?;
+                let mut any = Rules::default();
+                any.push(Rule { verdict: *verdict, matches: Match::default() });
+                any.check(link, lanes).map_err(|error| RuleError { rule: text, ..error })
+            }
         }
     }
 }
@@ -230,7 +210,8 @@ impl Hits {
 
 /// The classifier of one thread.
 struct Counting {
-    list: FilterRules,
+    runs: Vec<Run>,
+    default: Verdict,
     link: LinkKind,
     counts: Counts,
 }
@@ -238,19 +219,23 @@ struct Counting {
 impl Classifier for Counting {
     /// Without a rule all packets pass uncounted.
     fn constant(&self) -> Option<Verdict> {
-        (self.list.entries.is_empty() && self.list.default == Verdict::Pass).then_some(Verdict::Pass)
+        (self.runs.is_empty() && self.default == Verdict::Pass).then_some(Verdict::Pass)
     }
 
     #[inline]
     fn classify(&mut self, packet: &Packet, found: &Dissected) -> Verdict {
-        let mut key = None;
-        let matching = self.list.entries.iter().enumerate().find(|(_, entry)| match &entry.condition {
-            Condition::Fields(_, rule) => {
-                rule.matches(key.get_or_insert_with(|| Key::new(packet, found, self.list.macs)))
+        let (mut at, mut verdict) = (0, self.default);
+        for run in &self.runs {
+            let (matches, len) = match run {
+                Run::Rules(rules) => (rules.first(packet, found), rules.len()),
+                Run::Filter(verdict, filter) => (filter.matches(packet, self.link).then_some((0, *verdict)), 1),
+            };
+            if let Some((n, decided)) = matches {
+                (at, verdict) = (at + n, decided);
+                break;
             }
-            Condition::Filter(filter) => filter.matches(packet, self.link),
-        });
-        let (at, verdict) = matching.map_or((self.list.entries.len(), self.list.default), |(n, e)| (n, e.verdict));
+            at += len;
+        }
         if let Some(hits) = self.counts.get(at) {
             // No other thread writes it.
             hits.store(hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

@@ -90,7 +90,7 @@ impl Filter {
     ///
     /// A VLAN tag in the metadata is read as if it were in the frame. The length of a super-packet
     /// is that of the whole.
-    #[inline]
+    #[inline(never)]
     pub fn matches(&self, packet: &Packet, link: LinkKind) -> bool {
         self.program(link).is_some_and(|program| program.matches(packet))
     }

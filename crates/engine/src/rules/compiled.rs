@@ -53,7 +53,7 @@ const NO_TAGS: u64 = u64::MAX >> 16;
 
 /// The fields of one packet that rules compare.
 #[repr(C, align(64))]
-pub(crate) struct Key([u64; WORDS]);
+pub(super) struct Key([u64; WORDS]);
 
 fn mac_word(mac: Mac) -> u64 {
     let [a, b, c, d, e, f] = mac;
@@ -69,7 +69,7 @@ fn address_words(address: Ipv6Addr) -> [u64; 2] {
 impl Key {
     /// `macs`: whether any rule matches MAC addresses.
     #[inline(always)]
-    pub(crate) fn new(packet: &Packet, found: &Dissected, macs: bool) -> Key {
+    pub(super) fn new(packet: &Packet, found: &Dissected, macs: bool) -> Key {
         let mut flags = found.flags.bits();
         if found.flags.intersects(Flags::IPV4 | Flags::IPV6) {
             flags |= IP;
@@ -141,7 +141,7 @@ struct Word {
 /// A compiled rule.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
-pub(crate) struct Compiled {
+pub(super) struct Compiled {
     words: [Word; MASKED],
     src_port: Width,
     dst_port: Width,
@@ -152,7 +152,7 @@ pub(crate) struct Compiled {
 const _: () = assert!(size_of::<Compiled>() == 128);
 
 impl Compiled {
-    pub(crate) fn new(rule: &Rule) -> Compiled {
+    pub(super) fn new(rule: &Rule) -> Compiled {
         let matches = &rule.matches;
         let all = Width { first: 0, width: u16::MAX };
         // Identifiers end at 4095. Capping ranges below NO_TAG only excludes absent tags.
@@ -225,7 +225,7 @@ impl Compiled {
 
     /// Whether the rule matches the packet of this key.
     #[inline(always)]
-    pub(crate) fn matches(&self, key: &Key) -> bool {
+    pub(super) fn matches(&self, key: &Key) -> bool {
         key.0.iter().zip(&self.words).all(|(key, word)| key & word.mask == word.value) && self.spans_hold(key)
     }
 

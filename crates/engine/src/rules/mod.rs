@@ -89,7 +89,7 @@ pub(crate) use parse::{contradiction, parse_verdict};
 pub use rule::{Match, Prefix, Rule, Span};
 pub use verdict::{PortSide, Verdict};
 
-pub(crate) use compiled::{Compiled, Key};
+use compiled::{Compiled, Key};
 use std::fmt;
 use towpath_packet::Packet;
 use towpath_wire::ethernet::ethertype;
@@ -164,16 +164,16 @@ impl Rules {
 
     /// The first rule, or the default, that sends packets of this side back.
     pub fn first_reflecting(&self, side: PortSide) -> Option<String> {
-        self.first(|verdict| verdict == Verdict::Tx || verdict == Verdict::Port(side))
+        self.text_of(|verdict| verdict == Verdict::Tx || verdict == Verdict::Port(side))
     }
 
     /// The first rule, or the default, that chooses a lane.
     pub fn first_naming_lane(&self) -> Option<String> {
-        self.first(|verdict| matches!(verdict, Verdict::Lane(_)))
+        self.text_of(|verdict| matches!(verdict, Verdict::Lane(_)))
     }
 
     /// The first rule, or the default, whose verdict matches `such`.
-    fn first(&self, such: impl Fn(Verdict) -> bool) -> Option<String> {
+    fn text_of(&self, such: impl Fn(Verdict) -> bool) -> Option<String> {
         let rule = self.rules.iter().find(|rule| such(rule.verdict)).map(Rule::to_string);
         rule.or_else(|| such(self.default).then(|| format!("default {}", self.default)))
     }
@@ -215,12 +215,19 @@ impl Rules {
     /// The index of the first rule that matches. `found` is the result of [`dissect_packet`].
     #[inline]
     pub fn first_match(&self, packet: &Packet, found: &Dissected) -> Option<usize> {
+        self.first(packet, found).map(|(at, _)| at)
+    }
+
+    /// The index of the first rule that matches, and its verdict.
+    #[inline(always)]
+    pub(crate) fn first(&self, packet: &Packet, found: &Dissected) -> Option<(usize, Verdict)> {
         let key = Key::new(packet, found, self.macs);
-        self.compiled.iter().position(|rule| rule.matches(&key))
+        let mut rules = self.compiled.iter().enumerate();
+        rules.find(|(_, rule)| rule.matches(&key)).map(|(at, rule)| (at, rule.verdict()))
     }
 
     /// The verdict on a packet. `found` is the result of [`dissect_packet`].
-    #[inline]
+    #[inline(always)]
     pub fn classify(&self, packet: &Packet, found: &Dissected) -> Verdict {
         let key = Key::new(packet, found, self.macs);
         let matching = self.compiled.iter().find(|rule| rule.matches(&key));
@@ -247,7 +254,7 @@ impl fmt::Display for Rules {
 }
 
 impl Classifier for Rules {
-    #[inline]
+    #[inline(always)]
     fn classify(&mut self, packet: &Packet, found: &Dissected) -> Verdict {
         Rules::classify(self, packet, found)
     }
