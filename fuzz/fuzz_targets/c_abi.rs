@@ -174,7 +174,7 @@ impl Program {
             if umem.is_null() { -std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
         } else {
             let config = if how & 1 != 0 { null() } else { &raw const config };
-            // SAFETY: pointers are null or to what the header wants; the memory is the target's
+            // SAFETY: pointers are null or to what the header requires; the memory is the target's
             // own, and addresses behind it have no pages.
             unsafe { xsk_umem__create(&raw mut umem, at.cast(), bytes, fill, comp, config) }
         };

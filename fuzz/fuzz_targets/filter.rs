@@ -1,7 +1,7 @@
 //! Any text as a filter, and any bytes as a packet.
 //!
 //! The first line is the expression. The rest is the packet: its first byte is the length of its
-//! pieces, its second byte says which link it is from and whether there is a tag in the metadata.
+//! pieces, its second byte is the link that it is from, and whether there is a tag in the metadata.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Exit codes: 0: success (also after ^C). 1: a failure while running: a port is gone, a worker
-//! failed, buffers are missing, standard output can't be written. 2: the command line, a port's options or its environment are wrong;
-//! nothing was moved.
+//! failed, buffers are missing, standard output can't be written. 2: the command line, a port's
+//! options or its environment are wrong; nothing was moved.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -69,7 +69,7 @@ fn bytes_that_a_packet_owns_cross_in_place_and_are_freed_on_the_other_thread_or_
     });
     assert_eq!(there, [bytes.as_ptr().addr(); 4]);
     assert_eq!(Arc::strong_count(&bytes), 1);
-    // What nobody received ends with the queues.
+    // What was not received ends with the queues.
     batch.push(Packet::from_owner(bytes.clone()).unwrap()).unwrap();
     assert_eq!((a.tx[0].tx(&mut batch), Arc::strong_count(&bytes)), (1, 2));
     drop((a, b));
