@@ -447,6 +447,25 @@ fn what_a_back_end_does_not_offer_is_refused_by_name() {
 }
 
 #[test]
+fn a_back_end_that_does_not_listen_yet_is_waited_for_and_an_abandoned_socket_is_named() {
+    let backend = Backend::new(EVERYTHING, 1);
+    let path = backend.path.with_extension("starting");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::fs::rename(&backend.path, &path).unwrap();
+        });
+        assert!(UserTransport::open(UserConfig::new(&path)).is_ok());
+    });
+    std::fs::remove_file(&path).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let refused = UserTransport::open(UserConfig::new(&path)).unwrap_err().to_string();
+    std::fs::remove_file(&path).unwrap();
+    assert!(refused.contains("refused") && refused.contains("start the back end first"), "{refused}");
+}
+
+#[test]
 fn the_counters_of_a_port_have_names() {
     let backend = Backend::new(EVERYTHING, 1);
     let rig = Rig::new(config(|_| {}), &backend);

@@ -119,6 +119,9 @@ pub(super) struct Shared {
     found: EventFd,
 }
 
+/// The longest time from the file of a back end's socket to its first `listen`.
+const STARTING: Duration = Duration::from_secs(1);
+
 /// A back end of vhost-user.
 pub struct UserTransport {
     shared: Arc<Shared>,
@@ -127,7 +130,8 @@ pub struct UserTransport {
 }
 
 impl UserTransport {
-    /// Connects to a back end, or waits for its connection, and asks what it offers.
+    /// Connects to a back end, or waits for its connection, and asks what it offers. A back end that
+    /// has made its socket has a second to listen.
     ///
     /// # Errors
     /// [`BusError`]: nothing listens at the path, no connection came in time, or the other side
@@ -157,11 +161,15 @@ impl UserTransport {
             why: NONE,
         });
         let shared = Arc::new(Shared { name: name.clone(), config, listener, state, kicks, calls, events, found });
-        let deadline = Instant::now() + shared.config.patience;
+        let begun = Instant::now();
         let first = loop {
             match shared.find() {
                 Ok(Some(connection)) => break connection,
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) if begun.elapsed() < shared.config.patience => std::thread::sleep(Duration::from_millis(5)),
+                // The file of a socket is there a moment before anything listens.
+                Err(error) if is_refused(&error) && begun.elapsed() < STARTING => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 Ok(None) => return Err(BusError::device(name, "no back end has connected")),
                 Err(error) => {
                     let hint = "start the back end first, or let this side listen: server=on";
@@ -194,6 +202,11 @@ impl State {
         (self.connection, self.is_new) = (Some(connection), true);
         Ok(())
     }
+}
+
+/// Whether nothing listens on a socket that exists.
+fn is_refused(error: &BusError) -> bool {
+    matches!(error, BusError::Os { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 impl Shared {
