@@ -1,7 +1,7 @@
 //! Shared parts of the tests: pools, packets, and waits.
 
 use crate::support::Namespace;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -69,6 +69,24 @@ pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A socket of a host. A program that another test starts holds a closed one until its `exec`, and
+/// the port is in use so long.
+pub(crate) fn socket(host: &Namespace, address: &str) -> UdpSocket {
+    let end = Instant::now() + PATIENCE;
+    let socket = host.inside(|| {
+        loop {
+            match UdpSocket::bind(address) {
+                Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                bound => return bound.unwrap(),
+            }
+        }
+    });
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
 }
 
 pub(crate) fn tx_cache(pool: &Pool) -> Cache {

@@ -51,9 +51,7 @@ impl Pair {
     }
 
     fn socket(&self, port: u16) -> UdpSocket {
-        let socket = self.host.inside(|| UdpSocket::bind(("10.0.0.1", port)).unwrap());
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket
+        socket(&self.host, &format!("10.0.0.1:{port}"))
     }
 }
 

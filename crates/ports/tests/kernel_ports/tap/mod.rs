@@ -52,12 +52,6 @@ fn packet(bytes: &[u8]) -> Packet {
     Packet::copy_from(&mut tx_cache(&pool()), bytes).unwrap()
 }
 
-fn socket(ns: &Namespace, address: &str) -> UdpSocket {
-    let socket = ns.inside(|| UdpSocket::bind(address).unwrap());
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket
-}
-
 fn datagram(socket: &UdpSocket) -> Vec<u8> {
     let mut buffer = vec![0; 70_000];
     let (n, from) = socket.recv_from(&mut buffer).unwrap();
