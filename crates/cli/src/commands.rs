@@ -113,13 +113,15 @@ fn forward(mut fwd: Fwd) -> Outcome {
     };
     let directions = if fwd.oneway { Directions::OneWay } else { Directions::Both };
     let (from, to) = if fwd.oneway { (Role::Ingress, Role::Egress) } else { (Role::Both, Role::Both) };
+    // A file is emptied when it is opened: what can be wrong with other options is found before.
+    let plan = plan(&fwd.run, directions, true)?;
     let mut opener = Opener::new();
     let a = opener.open(&a.parse()?, from)?;
     let b: Uri = b.parse()?;
     note_overwritten(&b);
     let b = opener.open(&b, to)?;
     opener.check()?;
-    run::run(plan(&fwd.run, directions, true)?, a, b, &fwd.run)
+    run::run(plan, a, b, &fwd.run)
 }
 
 fn generate(mut args: Gen) -> Outcome {
@@ -180,6 +182,11 @@ fn serve(args: Serve) -> Outcome {
 }
 
 fn capture(args: Record) -> Outcome {
+    // Before the file is opened, as in `forward`.
+    let mut plan = plan(&args.run, Directions::OneWay, false)?;
+    if let Some(text) = args.filter {
+        plan.at_rx = Verdicts::Rules(FilterRules::only(text.parse::<Filter>()?));
+    }
     let mut opener = Opener::new();
     let from = opener.open(&args.port.parse()?, Role::Ingress)?;
     let mut more: Vec<String> = args.more.into_iter().collect();
@@ -190,10 +197,6 @@ fn capture(args: Record) -> Outcome {
     note_overwritten(&to);
     let to = opener.open(&to, Role::Egress)?;
     opener.check()?;
-    let mut plan = plan(&args.run, Directions::OneWay, false)?;
-    if let Some(text) = args.filter {
-        plan.at_rx = Verdicts::Rules(FilterRules::only(text.parse::<Filter>()?));
-    }
     run::run(plan, from, to, &args.run)
 }
 

@@ -329,6 +329,10 @@ fn a_capture_that_is_overwritten_is_named_and_one_that_is_probed_is_not_touched(
     let before = std::fs::read(&file).unwrap();
     let shown = run(&["probe", &format!("pcap:{path}")]).code(0).stdout;
     assert!(shown.contains("layer         ethernet") && std::fs::read(&file).unwrap() == before, "{shown}");
+    for wrong in [["--filter", "tcp prot 80"], ["--rule", "drop nothing"]] {
+        let refused = run(&["record", "gen:count=3", path, wrong[0], wrong[1]]).code(2).stderr;
+        assert!(!refused.contains("overwritten") && std::fs::read(&file).unwrap() == before, "{refused}");
+    }
     assert!(record("3").contains(&format!("pcap:{path}: the file had {} bytes, and is overwritten", before.len())));
 }
 

@@ -53,11 +53,13 @@ impl PortOption {
     }
 }
 
-/// The name that a misspelt word most resembles; `None` if it resembles none.
-pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// The end of an error about an unknown word: `; did you mean NAME?` for the name that it most
+/// resembles, empty if it resembles none.
+pub fn did_you_mean<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let likeness = |name: &'a str| (strsim::normalized_damerau_levenshtein(word, name), name);
-    let likely = |name| Some(likeness(name)).filter(|(likeness, _)| *likeness > 0.5);
-    names.into_iter().filter_map(likely).max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, name)| name)
+    let likely = names.into_iter().map(likeness).filter(|(likeness, _)| *likeness > 0.5);
+    let nearest = likely.max_by(|(a, _), (b, _)| a.total_cmp(b));
+    nearest.map_or_else(String::new, |(_, name)| format!("; did you mean {name}?"))
 }
 
 /// Forms of values that several kinds have.
@@ -90,9 +92,9 @@ mod tests {
     #[test]
     fn a_misspelt_word_has_the_nearest_name_and_a_foreign_one_has_none() {
         let names = ["mtu", "queues", "netns", "txqueuelen"];
-        assert_eq!(nearest("qeues", names), Some("queues"));
-        assert_eq!(nearest("mut", names), Some("mtu"));
-        assert_eq!(nearest("colour", names), None);
+        assert_eq!(did_you_mean("qeues", names), "; did you mean queues?");
+        assert_eq!(did_you_mean("mut", names), "; did you mean mtu?");
+        assert_eq!(did_you_mean("colour", names), "");
     }
 
     #[test]

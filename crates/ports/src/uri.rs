@@ -14,7 +14,7 @@
 //! assert!(options.finish().unwrap_err().to_string().contains("tso"));
 //! ```
 
-use crate::kind::{PortOption, nearest};
+use crate::kind::{PortOption, did_you_mean};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -238,8 +238,7 @@ impl Options {
         let rule = match self.known.as_slice() {
             [] => "this port has no options".to_owned(),
             known => {
-                let meant = nearest(key, known.iter().copied());
-                let meant = meant.map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+                let meant = did_you_mean(key, known.iter().copied());
                 format!("no such option; there are: {}{meant}", known.join(", "))
             }
         };

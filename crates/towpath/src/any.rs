@@ -15,7 +15,7 @@ use towpath_nic::e1000e::E1000e;
 use towpath_nic::virtio::{PciTransport, UserTransport, VirtioNet};
 use towpath_packet::port::{Calls, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
-use towpath_ports::kind::{Kind, nearest};
+use towpath_ports::kind::{Kind, did_you_mean};
 use towpath_ports::uri::Uri;
 use towpath_ports::{fault, generator, null, packet, pcap, sock, tun, veth, vhost, xdp};
 
@@ -309,8 +309,7 @@ impl Opener {
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
             other => {
                 let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
-                let meant = nearest(other, known.iter().copied());
-                let meant = meant.map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+                let meant = did_you_mean(other, known.iter().copied());
                 Err(uri.error(format!("there is no port of kind '{other}'; there are: {}{meant}", known.join(", "))))
             }
         }

@@ -115,13 +115,15 @@ pub(crate) enum Command {
         /// The word so far
         word: String,
     },
-    /// Print a completion script for a shell; the one for bash knows ports, their options, interfaces and namespaces
+    /// Print a completion script for a shell; the one for bash has ports, their options, interfaces
+    /// and namespaces
     #[command(after_help = "Example:\n  towpath completions bash > /etc/bash_completion.d/towpath")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write the man pages, towpath.1, one for each command, and one for each kind of port (section 7), into a directory
+    /// Write the man pages, towpath.1, one for each command, and one for each kind of port
+    /// (section 7), into a directory
     #[command(after_help = "Example:\n  towpath man /usr/local/share/man/man1")]
     Man {
         /// The directory, which exists
@@ -248,8 +250,8 @@ pub(crate) struct Record {
     /// Options of the file, as in pcap:…?rotate-size=100M (see 'towpath probe pcap:FILE')
     #[arg(long = "with", value_name = "KEY=VALUE,…")]
     pub(crate) more: Option<String>,
-    /// What is recorded, as an expression of pcap-filter(7): 'tcp port 80 and not host 10.0.0.1'; the rest is dropped
-    /// and counted as filtered
+    /// What is recorded, as an expression of pcap-filter(7): 'tcp port 80 and not host 10.0.0.1';
+    /// the rest is dropped and counted as filtered
     #[arg(long, value_name = "EXPR", conflicts_with = "rule")]
     pub(crate) filter: Option<String>,
     #[command(flatten)]

@@ -32,13 +32,15 @@ pub(crate) struct Run {
     #[arg(long, value_name = "BYTES", default_value_t = 65535, value_parser = clap::value_parser!(u32).range(1280..=65535), help_heading = "Coalescing")]
     pub(crate) gro_max_size: u32,
     /// What becomes of packets as they are received, in order: pass, drop, tx, redirect a|b, lane N, and what to match:
-    /// 'drop udp dport 53', 'drop tcp port 80 and not host 10.0.0.1', 'default drop' (see 'towpath rules')
+    /// 'drop udp dport 53', 'drop tcp port 80 and not host 10.0.0.1', 'default drop' (see
+    /// 'towpath rules')
     #[arg(long, value_name = "RULE", help_heading = "Rules")]
     pub(crate) rule: Vec<String>,
     /// The same, in the lane
     #[arg(long, value_name = "RULE", requires = "lanes", help_heading = "Rules")]
     pub(crate) lane_rule: Vec<String>,
-    /// Cores of lanes (0-1,3), which take the packets of their flows from all workers; none: the workers do all the work
+    /// Cores of lanes (0-1,3), which take the packets of their flows from all workers; none: the
+    /// workers do all the work
     #[arg(long, value_name = "CORES", value_delimiter = ',', help_heading = "Lanes")]
     pub(crate) lanes: Vec<Cores>,
     /// How a packet gets to its lane: flow, rss, rss:KEY (40 bytes in hex), lane:N, round-robin (which breaks the order of flows)

@@ -19,7 +19,7 @@ use std::error::Error;
 use std::fmt::Write;
 use std::process::ExitCode;
 use towpath::KINDS;
-use towpath::ports::kind::{Kind, PortOption, nearest};
+use towpath::ports::kind::{Kind, PortOption, did_you_mean};
 
 /// The list of all kinds, in the help of the commands.
 pub(crate) fn list() -> String {
@@ -63,8 +63,7 @@ pub(crate) fn help(topic: &[String]) -> Result<ExitCode, Box<dyn Error>> {
 fn unknown(word: &str, command: &clap::Command) -> String {
     let commands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
     let kinds = KINDS.iter().map(|kind| kind.name);
-    let meant = nearest(word, commands.chain(kinds).collect::<Vec<_>>());
-    let meant = meant.map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+    let meant = did_you_mean(word, commands.chain(kinds));
     format!("help {word}: there is no such command and no such kind of port{meant}")
 }
 

@@ -33,7 +33,7 @@ fn default_ring(memory: u64, queues: u16) -> u16 {
 pub const KIND: Kind = Kind {
     name: "packet",
     example: "packet:eth1",
-    what: "any interface of the kernel, by AF_PACKET (needs CAP_NET_RAW); the host's stack gets the frames too (to keep them from it: tc filter add dev eth1 ingress matchall action drop)",
+    what: "any interface of the kernel, by AF_PACKET (needs CAP_NET_RAW); the host's stack gets the frames too (to keep them from it: tc qdisc add dev eth1 clsact; tc filter add dev eth1 ingress matchall action drop)",
     options: &[
         NETNS,
         PortOption::new("queues", "1–256", "1", "sockets of one fanout group", "queues=4"),
