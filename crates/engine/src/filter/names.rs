@@ -191,34 +191,12 @@ pub(super) fn mac(text: &str) -> Option<Mac> {
     Some(mac)
 }
 
-/// The candidate that `word` most likely means: at most two letters are different, missing or too
-/// many.
+/// The candidate that `word` most likely means: at most two letters are different, missing, too
+/// many, or exchanged with their neighbours.
 pub(super) fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = if word.len() < 4 { 1 } else { 2 };
-    let near = candidates.map(|candidate| (distance(word, candidate), candidate));
+    // Words that are much longer than any candidate cost nothing.
+    let near = candidates.filter(|candidate| word.len().abs_diff(candidate.len()) <= most);
+    let near = near.map(|candidate| (strsim::osa_distance(word, candidate), candidate));
     near.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, near)| near)
-}
-
-/// Letters that differ, are missing, too many, or exchanged with their neighbours. Words that are
-/// much longer than any candidate cost nothing.
-fn distance(a: &str, b: &str) -> usize {
-    if a.len().abs_diff(b.len()) > 2 {
-        return usize::MAX;
-    }
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    // Of the first letters of `a`: before the last one, with it, and one more.
-    let mut rows = [vec![usize::MAX; b.len() + 1], (0..=b.len()).collect(), vec![0; b.len() + 1]];
-    for (i, x) in a.iter().enumerate() {
-        let [before, last, now] = &mut rows;
-        now[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let mut best = (last[j] + usize::from(x != y)).min(last[j + 1] + 1).min(now[j] + 1);
-            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
-                best = best.min(before[j - 1] + 1);
-            }
-            now[j + 1] = best;
-        }
-        rows.rotate_left(1);
-    }
-    rows[1][b.len()]
 }
