@@ -1,7 +1,7 @@
 //! Start, watch, stop: common to all commands that move packets.
 
 use crate::args::{Run, SandboxArg};
-use crate::control::Listener;
+use crate::control::{Listener, Service};
 use crate::live::Live;
 use crate::output::is_read;
 use crate::summary;
@@ -32,7 +32,7 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
         signal_hook::flag::register_conditional_shutdown(signal, 130, asked.clone())?;
         signal_hook::flag::register(signal, asked.clone())?;
     }
-    let control = args.control.as_ref().map(|path| Listener::new(path, ready.port_controls().clone())).transpose()?;
+    let control = args.control.as_ref().map(|path| Listener::new(path, Service::of(ready.observer()))).transpose()?;
     let enforced = enforce(&ready, args)?;
     let running = ready.launch()?;
     for note in running.notes() {

@@ -7,6 +7,7 @@
 //! | [`Opener`], [`AnyPort`] | a port of any kind by its URI |
 //! | [`e1000e`], [`virtio`], [`cpsw`] | configurations of the drivers from URIs |
 //! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
+//! | [`Observer`] | their counters, settings and rules, from any thread |
 //! | [`engine`] | workers, routes, lanes, rules, GRO stage, software offload |
 //! | [`ports`] | kernel-backed ports, application sockets, captures, generators |
 //! | [`sandbox`] | what a started datapath may still ask of the kernel |
@@ -25,7 +26,9 @@ mod port_wire;
 pub mod virtio;
 
 pub use any::{AnyPort, AnyRx, AnyTx, KINDS, Opener, Role};
-pub use forward::{Directions, Failure, Forward, Gso, PortControls, Ready, Running, StartError, Summary, Verdicts};
+pub use forward::{
+    Directions, Failure, Forward, Gso, Observer, PortControls, Ready, Running, StartError, Summary, Verdicts,
+};
 pub use towpath_bus as bus;
 pub use towpath_engine as engine;
 pub use towpath_gro as gro;

@@ -15,7 +15,7 @@ pub(crate) mod request;
 
 use crate::args::Set;
 use crate::output::outln;
-use request::{Answer, LONGEST, Line, Request, answer};
+use request::{Answer, Change, LONGEST, Line, Request, answer};
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -25,8 +25,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use towpath::PortControls;
 use towpath::packet::port::SettingValue;
+use towpath::{Observer, PortControls};
 use towpath_sys::EventFd;
 use towpath_sys::poll::{PollSet, is_readable};
 use towpath_sys::unix_socket::{self, Access, Kind};
@@ -38,6 +38,26 @@ const MAX_CLIENTS: usize = 16;
 /// The pause before the next `accept` when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What the socket answers from.
+#[derive(Clone)]
+pub(crate) struct Service {
+    /// What runs now, by name: one for `fwd A B`.
+    pub(crate) observers: Arc<dyn Fn() -> Vec<(String, Observer)> + Send + Sync>,
+}
+
+impl Service {
+    /// The service of a command that runs one thing from its start to its end.
+    pub(crate) fn of(observer: &Observer) -> Service {
+        let one = vec![("fwd".to_owned(), observer.clone())];
+        Service { observers: Arc::new(move || one.clone()) }
+    }
+
+    /// The ports of all that runs now.
+    fn controls(&self) -> PortControls {
+        (self.observers)().iter().map(|(_, observer)| observer.port_controls().clone()).collect()
+    }
+}
+
 /// The socket of a running `towpath`.
 pub(crate) struct Listener {
     stop: Arc<EventFd>,
@@ -46,7 +66,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Listens at `path` until it is dropped.
-    pub(crate) fn new(path: &Path, controls: PortControls) -> Result<Listener, Box<dyn Error>> {
+    pub(crate) fn new(path: &Path, service: Service) -> Result<Listener, Box<dyn Error>> {
         let about = |error: &dyn std::fmt::Display| format!("--control {}: {error}", path.display());
         let access = Access { mode: 0o600, uid: None, gid: None };
         let socket = unix_socket::Listener::new(path, Kind::Stream, access).map_err(|error| about(&error))?;
@@ -54,7 +74,7 @@ impl Listener {
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()
             .name("towpath-control".into())
-            .spawn(move || serve(&socket, &stopped, &controls))
+            .spawn(move || serve(&socket, &stopped, &service))
             .map_err(|error| about(&error))?;
         Ok(Listener { stop, thread: Some(thread) })
     }
@@ -70,7 +90,7 @@ impl Drop for Listener {
 }
 
 /// Answers clients until `stop` is readable.
-fn serve(socket: &unix_socket::Listener, stop: &EventFd, controls: &PortControls) {
+fn serve(socket: &unix_socket::Listener, stop: &EventFd, service: &Service) {
     let (mut waits, mut clients) = (PollSet::default(), Vec::<Client>::new());
     let mut accepts = true;
     while !is_readable(stop.as_fd()) {
@@ -92,7 +112,7 @@ fn serve(socket: &unix_socket::Listener, stop: &EventFd, controls: &PortControls
         waits.wait(time);
         // It fails if the process has no descriptor left.
         accepts = accept(socket, &mut clients).is_ok();
-        clients.retain_mut(|client| client.advance(controls).unwrap_or(false) && Instant::now() < client.end);
+        clients.retain_mut(|client| client.advance(service).unwrap_or(false) && Instant::now() < client.end);
     }
 }
 
@@ -125,7 +145,7 @@ struct Client {
 
 impl Client {
     /// Reads and writes what is possible now. Returns whether the client is still to be served.
-    fn advance(&mut self, controls: &PortControls) -> io::Result<bool> {
+    fn advance(&mut self, service: &Service) -> io::Result<bool> {
         if self.answer.is_empty() {
             let room = LONGEST.saturating_sub(self.request.len() as u64);
             match (&self.stream).take(room).read_to_end(&mut self.request) {
@@ -133,7 +153,7 @@ impl Client {
                     return Ok(true);
                 }
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                _ => self.answer = answer(&self.request, &controls.iter().collect::<Vec<_>>())?,
+                _ => self.answer = answer(&self.request, service)?,
             }
         }
         while !self.answer.is_empty() {
@@ -195,7 +215,7 @@ fn ask(path: &Path, request: &Request) -> Result<String, Box<dyn Error>> {
 
 /// `towpath set`.
 pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
-    let line = ask(&args.control, &Request { port: args.port.clone(), set: args.settings.clone() })?;
+    let line = ask(&args.control, &Request::Settings(Change { port: args.port.clone(), set: args.settings.clone() }))?;
     let lines = match serde_json::from_str(&line)? {
         Answer::Settings(lines) => lines,
         Answer::Error(error) => return Err(error.into()),
@@ -223,12 +243,12 @@ mod tests {
     fn listener() -> (tempfile::TempDir, std::path::PathBuf, Listener) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
-        let listener = Listener::new(&path, PortControls::default()).unwrap();
+        let listener = Listener::new(&path, Service { observers: Arc::new(Vec::new) }).unwrap();
         (dir, path, listener)
     }
 
     fn is_answered(path: &Path) {
-        let line = ask(path, &Request { port: None, set: Vec::new() }).unwrap();
+        let line = ask(path, &Request::Settings(Change::default())).unwrap();
         assert_eq!(line, "{\"settings\":[]}\n");
     }
 
@@ -239,7 +259,7 @@ mod tests {
         is_answered(&path);
         drop(listener);
         assert!(!path.exists());
-        let error = ask(&path, &Request { port: None, set: Vec::new() }).unwrap_err().to_string();
+        let error = ask(&path, &Request::Settings(Change::default())).unwrap_err().to_string();
         assert!(error.contains("start towpath with --control"), "{error}");
     }
 
@@ -292,7 +312,7 @@ mod tests {
         let path = dir.path().join("control");
         let access = Access { mode: 0o600, uid: None, gid: None };
         let _silent = unix_socket::Listener::new(&path, Kind::Stream, access).unwrap();
-        let error = ask(&path, &Request { port: None, set: Vec::new() }).unwrap_err().to_string();
+        let error = ask(&path, &Request::Settings(Change::default())).unwrap_err().to_string();
         assert!(error.contains(&path.display().to_string()) && error.contains("no answer in 2s"), "{error}");
     }
 }

@@ -1,5 +1,6 @@
 //! A request of the control socket, and its answer.
 
+use super::Service;
 use serde::{Deserialize, Serialize};
 use towpath::packet::port::{PortControl, SettingValue};
 
@@ -8,7 +9,15 @@ pub(crate) const LONGEST: u64 = 1 << 16;
 
 /// What a client asks for.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Request {
+    /// Settings of ports, and changes of them.
+    Settings(Change),
+}
+
+/// What is to be changed before the settings are listed.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Change {
     /// The port; all ports if it is absent.
     pub(crate) port: Option<String>,
     /// The settings to change.
@@ -42,12 +51,13 @@ impl From<SettingValue> for Value {
     }
 }
 
-/// The settings as they are now, or why they were not changed.
+/// What is answered.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    #[serde(rename = "settings")]
+    /// The settings as they are now.
     Settings(Vec<Line>),
-    #[serde(rename = "error")]
+    /// Why nothing was done.
     Error(String),
 }
 
@@ -60,35 +70,37 @@ pub(crate) struct Line {
     pub(crate) what: String,
 }
 
-/// The ports by name.
-type Ports<'a> = [(&'a str, &'a dyn PortControl)];
-
 /// The line that answers a request: the first line of `request`.
-pub(crate) fn answer(request: &[u8], ports: &Ports<'_>) -> serde_json::Result<Vec<u8>> {
+pub(crate) fn answer(request: &[u8], service: &Service) -> serde_json::Result<Vec<u8>> {
     let line = request.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let answer = match serde_json::from_slice::<Request>(line) {
-        _ if line.len() as u64 == LONGEST => Answer::Error(format!("a request of {LONGEST} bytes or more")),
-        Ok(request) => tune(&request, ports).map_or_else(Answer::Error, Answer::Settings),
-        Err(error) => Answer::Error(format!("not a request: {error}")),
+    let answer = match serde_json::from_slice(line) {
+        _ if line.len() as u64 == LONGEST => Err(format!("a request of {LONGEST} bytes or more")),
+        Ok(Request::Settings(change)) => {
+            tune(&change, &service.controls().iter().collect::<Vec<_>>()).map(Answer::Settings)
+        }
+        Err(error) => Err(format!("not a request: {error}")),
     };
-    let mut line = serde_json::to_vec(&answer)?;
+    let mut line = serde_json::to_vec(&answer.unwrap_or_else(Answer::Error))?;
     line.push(b'\n');
     Ok(line)
 }
 
-fn tune(request: &Request, ports: &Ports<'_>) -> Result<Vec<Line>, String> {
-    if let Some(name) = &request.port {
+/// The ports by name.
+type Ports<'a> = [(&'a str, &'a dyn PortControl)];
+
+fn tune(change: &Change, ports: &Ports<'_>) -> Result<Vec<Line>, String> {
+    if let Some(name) = &change.port {
         let tunable = || ports.iter().filter(|(_, control)| !control.settings().is_empty());
         let (_, port) = tunable().find(|(port, _)| port == name).ok_or_else(|| {
             let known: Vec<_> = tunable().map(|(name, _)| *name).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             format!("port '{name}' has nothing that can be changed; ports that have: {known}")
         })?;
-        for (setting, value) in &request.set {
+        for (setting, value) in &change.set {
             port.set(setting, &value.clone().into()).map_err(|error| format!("{name}: {error}"))?;
         }
     }
-    let wanted = ports.iter().filter(|(name, _)| request.port.as_deref().is_none_or(|port| port == *name));
+    let wanted = ports.iter().filter(|(name, _)| change.port.as_deref().is_none_or(|port| port == *name));
     let lines = wanted.flat_map(|(port, control)| {
         control.settings().into_iter().map(|setting| Line {
             port: (*port).to_owned(),

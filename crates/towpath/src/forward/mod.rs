@@ -13,17 +13,20 @@
 
 mod check;
 mod failure;
+mod observer;
 mod plan;
 mod ready;
 mod running;
 
 pub use failure::Failure;
+pub use observer::Observer;
 pub use ready::Ready;
 pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;
 use check::{common_layer, notes};
 use failure::PortEnd;
+use observer::Observed;
 use plan::Plan;
 use std::sync::Arc;
 use std::time::Duration;
@@ -283,14 +286,14 @@ impl Forward {
         let Plan { threads, counters, .. } = plan;
         let [from_a, from_b] = counters;
         (ports[0].routes, ports[1].routes) = (from_b, from_a);
-        let meter = Meter::new(ports, pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let mut notes = notes(&a_info, &b_info, self.directions);
         if matches!(self.steering.steering, Steering::RoundRobin) && self.lanes.len() > 1 {
             notes.push("round-robin: packets of one flow go to different lanes and overtake each other".into());
         }
+        let meter = Meter::new(ports, pool).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let ends = vec![PortEnd::new(&a_info, a_faulty), PortEnd::new(&b_info, b_faulty)];
         let (controls, infos) = (PortControls(controls), vec![a_info, b_info]);
-        Ok(Ready { plan: self, threads, meter, notes, table, controls, ends, infos, needs })
+        Ok(Ready::new(self, threads, meter, Observed { notes, controls, infos }, table, ends, needs))
     }
 
     /// The pool of these ports. Memory that another process maps lies in a file.
@@ -342,10 +345,10 @@ impl Forward {
         plan.reflect(queues)?;
         let Plan { threads, counters, .. } = plan;
         port.routes = counters.concat();
-        let meter = Meter::new(vec![port], pool.clone()).with_pools(own_pools).with_ext_buf_gauges(gauges);
+        let meter = Meter::new(vec![port], pool).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let notes = notes(&info, &info, self.directions);
         let ends = vec![PortEnd::new(&info, is_faulty)];
         let (controls, infos) = (PortControls(controls), vec![info]);
-        Ok(Ready { plan: self, threads, meter, notes, table: None, controls, ends, infos, needs })
+        Ok(Ready::new(self, threads, meter, Observed { notes, controls, infos }, None, ends, needs))
     }
 }

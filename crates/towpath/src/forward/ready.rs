@@ -1,6 +1,7 @@
 //! Started ports whose workers do not run yet.
 
 use super::failure::PortEnd;
+use super::observer::{Observed, Observer};
 use super::plan::{AnyRoute, Placement};
 use super::{Forward, PortControls, REBALANCE, Running, StartError};
 use std::sync::Arc;
@@ -29,32 +30,49 @@ use towpath_packet::port::{Info, Needs};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Ready {
-    pub(super) plan: Forward,
-    pub(super) threads: Vec<(Placement, Vec<AnyRoute>)>,
-    pub(super) meter: Meter,
-    pub(super) notes: Vec<String>,
-    pub(super) table: Option<Arc<LaneTable>>,
-    pub(super) controls: PortControls,
+    plan: Forward,
+    threads: Vec<(Placement, Vec<AnyRoute>)>,
+    observer: Observer,
+    table: Option<Arc<LaneTable>>,
     /// A and B, or the port of an echo.
-    pub(super) ends: Vec<PortEnd>,
-    pub(super) infos: Vec<Info>,
-    pub(super) needs: Needs,
+    ends: Vec<PortEnd>,
+    needs: Needs,
 }
 
 impl Ready {
+    pub(super) fn new(
+        plan: Forward,
+        threads: Vec<(Placement, Vec<AnyRoute>)>,
+        meter: Meter,
+        observed: Observed,
+        table: Option<Arc<LaneTable>>,
+        ends: Vec<PortEnd>,
+        needs: Needs,
+    ) -> Ready {
+        let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
+        let hits = [plan.at_rx.hits(), plan.in_lane.hits()].into_iter().flatten().collect();
+        let observer = Observer::new(meter.with_gro(gro), observed, hits);
+        Ready { plan, threads, observer, table, ends, needs }
+    }
+
     /// What the ports use of the kernel from now on.
     pub fn needs(&self) -> &Needs {
         &self.needs
     }
 
+    /// What can be seen of the ports, from now on.
+    pub fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
     /// What the ports are, as they were opened: A and B, or the port of an echo.
     pub fn infos(&self) -> &[Info] {
-        &self.infos
+        self.observer.infos()
     }
 
     /// Settings and events of the ports.
     pub fn port_controls(&self) -> &PortControls {
-        &self.controls
+        self.observer.port_controls()
     }
 
     /// Starts the workers.
@@ -62,21 +80,10 @@ impl Ready {
     /// # Errors
     /// [`StartError::Thread`]; then nothing runs, and everything is undone.
     pub fn launch(self) -> Result<Running, StartError> {
-        let Ready { plan, threads, meter, notes, table, controls, ends, infos, .. } = self;
-        let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
+        let Ready { plan, threads, observer, table, ends, .. } = self;
         let stop = StopSignal::new().map_err(|source| StartError::Thread { worker: 0, source })?;
-        let mut running = Running {
-            stop: stop.clone(),
-            threads: Vec::new(),
-            balancer: None,
-            meter: meter.with_gro(gro),
-            notes,
-            table: table.clone(),
-            controls,
-            ends,
-            infos,
-            hits: [plan.at_rx.hits(), plan.in_lane.hits()].into_iter().flatten().collect(),
-        };
+        let mut running =
+            Running { stop: stop.clone(), threads: Vec::new(), balancer: None, observer, table: table.clone(), ends };
         for (number, (placement, routes)) in threads.into_iter().enumerate() {
             let core = if let Placement::Core(core) = placement { Some(core) } else { None };
             let mut config = WorkerConfig::default();
@@ -103,6 +110,9 @@ impl Ready {
 
 impl std::fmt::Debug for Ready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ready").field("needs", &self.needs).field("notes", &self.notes).finish_non_exhaustive()
+        f.debug_struct("Ready")
+            .field("needs", &self.needs)
+            .field("notes", &self.observer.notes())
+            .finish_non_exhaustive()
     }
 }

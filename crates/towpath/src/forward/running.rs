@@ -1,11 +1,10 @@
 //! Ports while they are joined, and the summary.
 
-use super::StartError;
 use super::failure::{Failure, PortEnd};
+use super::{Observer, StartError};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
-use towpath_engine::filter::Hits;
 use towpath_engine::lane::LaneTable;
 use towpath_engine::report::{Meter, Reading};
 use towpath_engine::worker::{Ending, StopSignal};
@@ -18,15 +17,10 @@ pub struct Running {
     pub(super) threads: Vec<JoinHandle<std::io::Result<Vec<Ending>>>>,
     /// Runs as long as the workers do.
     pub(super) balancer: Option<JoinHandle<()>>,
-    pub(super) meter: Meter,
-    pub(super) notes: Vec<String>,
+    pub(super) observer: Observer,
     pub(super) table: Option<Arc<LaneTable>>,
-    pub(super) controls: PortControls,
     /// A and B, or the port of an echo.
     pub(super) ends: Vec<PortEnd>,
-    pub(super) infos: Vec<Info>,
-    /// Of the rules at the ingress, then of those in lanes.
-    pub(super) hits: Vec<Hits>,
 }
 
 /// Settings and events of ports while they run. A clone refers to the same ports.
@@ -82,6 +76,13 @@ impl PortControls {
     }
 }
 
+impl FromIterator<PortControls> for PortControls {
+    /// The ports of all of them.
+    fn from_iter<I: IntoIterator<Item = PortControls>>(all: I) -> PortControls {
+        PortControls(all.into_iter().flat_map(|controls| controls.0).collect())
+    }
+}
+
 impl std::fmt::Debug for PortControls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.iter().map(|(name, control)| (name, control.settings()))).finish()
@@ -124,7 +125,12 @@ pub struct Summary {
 impl Running {
     /// What the ports are, as they were opened: A and B, or the port of an echo.
     pub fn infos(&self) -> &[Info] {
-        &self.infos
+        self.observer.infos()
+    }
+
+    /// What can be seen of the ports, also after they have ended.
+    pub fn observer(&self) -> &Observer {
+        &self.observer
     }
 
     pub(super) fn spawn(
@@ -144,17 +150,17 @@ impl Running {
 
     /// The counters.
     pub fn meter(&self) -> &Meter {
-        &self.meter
+        self.observer.meter()
     }
 
     /// Notes for the user: disabled abilities, packets that can't pass.
     pub fn notes(&self) -> &[String] {
-        &self.notes
+        self.observer.notes()
     }
 
     /// Settings and events of the ports.
     pub fn port_controls(&self) -> &PortControls {
-        &self.controls
+        self.observer.port_controls()
     }
 
     /// The signal that stops the workers without waiting for them; usable from any thread.
@@ -207,22 +213,23 @@ impl Running {
             }
         }
         self.end_balancer();
-        let reading = self.meter.read();
+        let (meter, controls) = (self.observer.meter(), self.observer.port_controls());
+        let reading = meter.read();
         port_failures.retain(|failure| !failure.is_harmless(&reading));
         Summary {
             reading,
-            buffers_away: self.meter.buffers_away(),
-            pages: self.meter.pages(),
-            pages_away: self.meter.pages_away(),
-            shortages: self.meter.shortages(),
-            events: self.controls.events(),
-            session_log: self.controls.session_log(),
-            usage: self.controls.usage(),
-            pacing: self.controls.pacing(until.unwrap_or_else(Instant::now)),
-            verified: self.controls.verified(),
+            buffers_away: meter.buffers_away(),
+            pages: meter.pages(),
+            pages_away: meter.pages_away(),
+            shortages: meter.shortages(),
+            events: controls.events(),
+            session_log: controls.session_log(),
+            usage: controls.usage(),
+            pacing: controls.pacing(until.unwrap_or_else(Instant::now)),
+            verified: controls.verified(),
             port_failures,
             failed,
-            rule_hits: self.hits.iter().flat_map(|hits| hits.texts().iter().cloned().zip(hits.total())).collect(),
+            rule_hits: self.observer.rule_hits(),
         }
     }
 }

@@ -1,0 +1,76 @@
+//! What can be seen of joined ports from any thread, before, while and after they run.
+
+use super::PortControls;
+use std::sync::Arc;
+use towpath_engine::filter::Hits;
+use towpath_engine::report::Meter;
+use towpath_packet::port::Info;
+
+/// What is known of the ports when they are joined.
+pub(super) struct Observed {
+    pub(super) notes: Vec<String>,
+    pub(super) controls: PortControls,
+    pub(super) infos: Vec<Info>,
+}
+
+/// A handle to the counters, settings and rules of joined ports. It works from any thread and may
+/// outlive the run; a clone refers to the same ports.
+///
+/// ```
+/// use towpath::{Forward, Opener, Role};
+///
+/// let mut opener = Opener::new();
+/// let from = opener.open(&"gen:count=1000".parse()?, Role::Ingress)?;
+/// let to = opener.open(&"null:".parse()?, Role::Egress)?;
+/// let running = Forward::default().start(from, to)?;
+/// let observer = running.observer().clone();
+/// running.join();
+/// assert_eq!(observer.meter().read().balance().sent, 1000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Observer {
+    pub(super) meter: Meter,
+    pub(super) controls: PortControls,
+    pub(super) hits: Vec<Hits>,
+    infos: Arc<[Info]>,
+    notes: Arc<[String]>,
+}
+
+impl Observer {
+    pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<Hits>) -> Observer {
+        let Observed { notes, controls, infos } = observed;
+        Observer { meter, controls, hits, infos: infos.into(), notes: notes.into() }
+    }
+
+    /// The counters.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// Settings and events of the ports.
+    pub fn port_controls(&self) -> &PortControls {
+        &self.controls
+    }
+
+    /// How often each rule decided: the rules at the ingress, then those in lanes.
+    pub fn hits(&self) -> &[Hits] {
+        &self.hits
+    }
+
+    /// How many packets each rule decided on: the rules at the ingress, then those in lanes, each
+    /// list with its default as the last.
+    pub fn rule_hits(&self) -> Vec<(String, u64)> {
+        self.hits.iter().flat_map(|hits| hits.texts().iter().cloned().zip(hits.total())).collect()
+    }
+
+    /// What the ports are, as they were opened: A and B, or the port of an echo.
+    pub fn infos(&self) -> &[Info] {
+        &self.infos
+    }
+
+    /// Notes for the user: disabled abilities, packets that can't pass.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
