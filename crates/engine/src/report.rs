@@ -1,7 +1,7 @@
 //! The counters of ports, routes and pools: for the live view, the summary, and machines.
 //!
 //! ```text
-//!   received + split  =  sent + merged + drops (each by name)   the balance
+//!   received + split + flooded  =  sent + merged + drops (each by name)   the balance
 //!   buffers allocated =  buffers freed                          once everything has stopped
 //!   pages taken       =  pages returned                         the same for applications' memory
 //! ```
@@ -212,6 +212,7 @@ impl Reading {
             // A packet that a receive queue drops was received, although the route never gets it.
             received: rx.packets + rx.all_drops(),
             split: all.split,
+            flooded: all.flooded,
             sent: tx.packets,
             merged: all.merged,
             drops: all.drops().map(|(reason, n)| Drops { reason: reason.name(), packets: n }).collect(),
@@ -295,6 +296,8 @@ pub struct Balance {
     pub received: u64,
     /// Packets that segmentation added.
     pub split: u64,
+    /// Packets that copying for several egresses added.
+    pub flooded: u64,
     /// Packets that ports sent, delivered or consumed.
     pub sent: u64,
     /// Packets that were merged into others.
@@ -320,7 +323,7 @@ impl Balance {
 
     /// Packets under way: 0 once everything has stopped. A negative value means duplicated packets.
     pub fn in_flight(&self) -> i64 {
-        (self.received + self.split).wrapping_sub(self.sent + self.merged + self.dropped()) as i64
+        (self.received + self.split + self.flooded).wrapping_sub(self.sent + self.merged + self.dropped()) as i64
     }
 }
 
