@@ -48,14 +48,18 @@ use std::error::Error;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args = args::Args::try_parse().unwrap_or_else(|refused| {
-        // Help and version are no errors.
-        if refused.use_stderr() && is_for_machines() {
-            let _ = json::error(refused.to_string().trim_end(), 2);
+    let result = match args::Args::try_parse() {
+        Ok(args) => commands::dispatch(args),
+        // Help and version.
+        Err(text) if !text.use_stderr() => print(&text.render()).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Err(refused) => {
+            if is_for_machines() {
+                let _ = json::error(refused.to_string().trim_end(), 2);
+            }
+            refused.exit()
         }
-        refused.exit()
-    });
-    match commands::dispatch(args) {
+    };
+    match result {
         Ok(code) => code,
         Err(error) => {
             let text = format!("{error}{}", remedy(&*error));
@@ -69,6 +73,10 @@ fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+fn print(text: &clap::builder::StyledStr) -> Result<(), output::OutputError> {
+    if console::colors_enabled() { output::show(text.ansi()) } else { output::show(text) }
 }
 
 /// Whether the command line asks for JSON; it may be one that can't be parsed.

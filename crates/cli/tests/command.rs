@@ -306,6 +306,7 @@ fn bash_completes_ports_behind_the_breaks_of_its_words() {
 fn an_output_that_is_full_is_an_error_of_code_1() {
     for args in [
         &["rules"][..],
+        &["--help"],
         &["help", "tap"],
         &["probe", "null:", "--json"],
         &["completions", "bash"],
