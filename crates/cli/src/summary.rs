@@ -1,8 +1,10 @@
 //! The summary: tables for people, one object for machines, and the balance in both.
 
+use crate::json::time;
 use crate::measured::{Check, Measured, Rate};
 use crate::sandbox::{self, Sandbox};
 use crate::units::{grouped, si};
+use console::{StyledObject, style};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -24,6 +26,7 @@ const MAX_USER_LINES: usize = 8;
 pub(crate) enum Line<'a> {
     /// While it runs: totals, and rates since the last line.
     Live {
+        time: f64,
         seconds: f64,
         ports: Vec<Port<'a>>,
         gro: Gro,
@@ -33,6 +36,7 @@ pub(crate) enum Line<'a> {
     },
     /// At the end: totals, mean rates, the balance.
     Summary {
+        time: f64,
         seconds: f64,
         ports: Vec<Port<'a>>,
         gro: Gro,
@@ -229,6 +233,7 @@ fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
 impl<'a> Line<'a> {
     pub(crate) fn live(total: &'a Reading, step: &Reading, events: &'a [Happened], measured: &'a Measured) -> Line<'a> {
         Line::Live {
+            time: time(),
             seconds: total.elapsed.as_secs_f64(),
             ports: ports(total, step),
             gro: Gro::new(&total.gro),
@@ -243,6 +248,7 @@ impl<'a> Line<'a> {
         let (balance, failures) = (reading.balance(), summary.failures());
         let gone = failures.iter().filter(|failure| matches!(failure, Failure::Gone { .. }));
         Line::Summary {
+            time: time(),
             seconds: reading.elapsed.as_secs_f64(),
             ports: ports(reading, reading),
             gro: Gro::new(&reading.gro),
@@ -274,6 +280,12 @@ pub(crate) fn json(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     writeln!(out)
 }
 
+/// A number of lost packets, which stands out on a terminal.
+fn lost(packets: u64) -> StyledObject<String> {
+    let text = style(format!("{:>9}", grouped(packets)));
+    if packets > 0 { text.yellow() } else { text }
+}
+
 /// The summary for people, on standard output.
 pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -286,14 +298,14 @@ pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
             let name = if side == "rx" { port.name.as_str() } else { "" };
             let pps = format!("{}pps", si(flow.packets as f64 / seconds));
             let bps = format!("{}b/s", si(flow.bytes as f64 * 8.0 / seconds));
-            let (packets, drops, missed) =
-                (grouped(flow.packets), grouped(flow.all_drops()), grouped(flow.all_missed()));
-            writeln!(out, "{name:width$}  {side}  {packets:>17} {pps:>11} {bps:>11} {drops:>9} {missed:>9}")?;
+            let packets = grouped(flow.packets);
+            let [drops, missed] = [flow.all_drops(), flow.all_missed()].map(lost);
+            writeln!(out, "{name:width$}  {side}  {packets:>17} {pps:>11} {bps:>11} {drops} {missed}")?;
         }
     }
     print_gro(&mut out, &reading.gro)?;
     for lost in missed(reading) {
-        writeln!(out, "missed   {}", loss(lost))?;
+        writeln!(out, "{}   {}", style("missed").yellow(), loss(lost))?;
     }
     print_balance(&mut out, &reading.balance())?;
     if let (copies @ 1.., bytes) = reading.copied() {
@@ -344,11 +356,11 @@ pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     }
     for failure in summary.failures() {
         match failure {
-            Failure::Gone { .. } => writeln!(out, "gone     {failure}")?,
-            Failure::Down { .. } => writeln!(out, "down     {failure}")?,
+            Failure::Gone { .. } => writeln!(out, "{}     {failure}", style("gone").red())?,
+            Failure::Down { .. } => writeln!(out, "{}     {failure}", style("down").red())?,
             // The lines above have them.
             Failure::Unaccounted(_) | Failure::NotReturned { .. } => {}
-            _ => writeln!(out, "FAILED   {failure}")?,
+            _ => writeln!(out, "{}   {failure}", style("FAILED").red())?,
         }
     }
     Ok(())
@@ -385,7 +397,7 @@ fn print_balance(out: &mut impl Write, balance: &Balance) -> io::Result<()> {
         right += &format!(" + {} merged", grouped(balance.merged));
     }
     for drops in &balance.drops {
-        right += &format!(" + {} {}", grouped(drops.packets), drops.reason);
+        right += &format!(" + {}", style(format!("{} {}", grouped(drops.packets), drops.reason)).yellow());
     }
     match balance.in_flight() {
         0 => writeln!(out, "\nbalance  {left} = {right}"),

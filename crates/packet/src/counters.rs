@@ -48,6 +48,8 @@ reasons! {
     PortGone = "port-gone",
     /// A rule drops it.
     Filtered = "filtered",
+    /// No rule of an application takes it.
+    Unclaimed = "unclaimed",
     /// The lane of its flow had no room.
     LaneFull = "lane-full",
     /// Still held when the time for draining ended.
