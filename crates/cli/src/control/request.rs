@@ -76,7 +76,9 @@ pub(crate) fn answer(request: &[u8], service: &Service) -> serde_json::Result<Ve
     let answer = match serde_json::from_slice(line) {
         _ if line.len() as u64 == LONGEST => Err(format!("a request of {LONGEST} bytes or more")),
         Ok(Request::Settings(change)) => {
-            tune(&change, &service.controls().iter().collect::<Vec<_>>()).map(Answer::Settings)
+            let controls: Vec<_> = service.controls().iter().collect();
+            let ports: Vec<_> = controls.iter().map(|(name, control)| (name.as_str(), &**control)).collect();
+            tune(&change, &ports).map(Answer::Settings)
         }
         Err(error) => Err(format!("not a request: {error}")),
     };

@@ -434,9 +434,11 @@ impl Fdb {
         if ageing == 0 || walked >= due {
             return;
         }
-        let is_old = |_, value: u64| value & STATIC == 0 && u64::from((due as u32).wrapping_sub(value as u32)) > ageing
+        let is_old = |_, value: u64| {
+            value & STATIC == 0 && u64::from((due as u32).wrapping_sub(value as u32)) > ageing
             // A stamp of another thread may be a little ahead of this one's clock.
-            && (due as u32).wrapping_sub(value as u32) < u32::MAX / 2;
+            && (due as u32).wrapping_sub(value as u32) < u32::MAX / 2
+        };
         for part in (walked..due).rev().take(TICKS as usize) {
             let at = |part: u64| self.buckets.len() * part as usize / TICKS as usize;
             let part = part % TICKS;

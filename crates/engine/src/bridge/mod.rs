@@ -103,13 +103,8 @@ struct Frame {
 }
 
 impl Frame {
-    const NONE: Frame = Frame {
-        from: Key::ZERO,
-        to: Key::ZERO,
-        destination: 0,
-        tci: 0,
-        refused: Some(DropReason::Malformed),
-    };
+    const NONE: Frame =
+        Frame { from: Key::ZERO, to: Key::ZERO, destination: 0, tci: 0, refused: Some(DropReason::Malformed) };
 
     fn refused(reason: DropReason) -> Frame {
         Frame { refused: Some(reason), ..Frame::NONE }
@@ -182,7 +177,8 @@ impl Bridge {
         if destination == PAUSE {
             return Frame::refused(DropReason::Reserved);
         }
-        let mut frame = Frame { from: Key::new(0, source), to: Key::new(0, destination), destination, tci: 0, refused: None };
+        let mut frame =
+            Frame { from: Key::new(0, source), to: Key::new(0, destination), destination, tci: 0, refused: None };
         if self.is_vlan_aware {
             let member = ports.get(ingress).map(|port| &port.membership);
             match member.and_then(|member| classify(member, packet, ethertype)) {

@@ -38,13 +38,14 @@ pub use control::{HubControl, Left};
 pub use port::HubPort;
 pub use ports::Ports;
 
+use crate::report::GroCounters;
 use crate::route::Limit;
 use crate::worker::{Ending, Task};
 use control::{Command, Inbox};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 use towpath_packet::{Batch, DropReason};
 
@@ -122,6 +123,11 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
     /// Adds a port before the hub runs. A number is used once at a time.
     pub fn add(&mut self, number: usize, port: HubPort<R, T, S::Port>) {
         self.ports.insert(number, port);
+    }
+
+    /// Counters of the GRO stages of all ports.
+    pub fn gro(&self) -> impl Iterator<Item = &Arc<GroCounters>> {
+        self.ports.iter().filter_map(|(_, port)| port.gro())
     }
 
     /// A handle that attaches and detaches ports while the hub runs.
@@ -305,8 +311,14 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Task for Hub<R, T, S> {
         for leaving in self.leaving.drain(..) {
             let _ = leaving.reply.send(Left { failure: None });
         }
-        self.inbox.close();
         Ending { task: number, state: State::Up, faults }
+    }
+}
+
+impl<R, T, S: Switch> Drop for Hub<R, T, S> {
+    /// Commands that were not obeyed are answered by the end of their channels.
+    fn drop(&mut self) {
+        self.inbox.close();
     }
 }
 
@@ -315,9 +327,6 @@ impl<R, T, S: Switch> std::fmt::Debug for Hub<R, T, S> {
         f.debug_struct("Hub").field("ports", &self.ports.members()).finish_non_exhaustive()
     }
 }
-
-/// How long a detached port gets to send what it holds, by default.
-pub const DRAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::route::{Route, RouteConfig};
 use crate::route::tests::{Sink, Source, setup};
+use crate::route::{Route, RouteConfig};
 use towpath_packet::DropReason;
 
 /// The ends of a route.
