@@ -3,6 +3,7 @@
 //! ```text
 //!   args      the command line
 //!   commands  the ports and routes of each command
+//!   bridge    several ports joined by a learning bridge; the addresses that it knows
 //!   bind      binds a device to vfio-pci and restores its driver
 //!   kinds     the kinds of ports and their options: help, man pages, completion
 //!   probe     what a port can do;  findings: what its device lacks
@@ -27,6 +28,7 @@
 mod args;
 mod bench;
 mod bind;
+mod bridge;
 mod commands;
 mod control;
 mod findings;

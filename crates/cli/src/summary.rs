@@ -8,6 +8,7 @@ use console::{StyledObject, style};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use towpath::engine::bridge::fdb::FdbStats;
 use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::port::Usage;
 use towpath::packet::{Missed, Snapshot};
@@ -56,6 +57,8 @@ pub(crate) enum Line<'a> {
         rules: Vec<RuleHits<'a>>,
         gone: Vec<String>,
         failed: &'a [String],
+        /// What a bridge did with addresses; none without a bridge.
+        fdb: Option<Addresses>,
         /// Everything that failed: the reasons of exit code 1.
         failures: Vec<String>,
         sandbox: Box<Sandbox<'a>>,
@@ -138,6 +141,24 @@ fn usage_lines(usage: &[(String, Usage)]) -> Vec<String> {
     usage.chunk_by(|(port, a), (other, b)| port == other && a.user == b.user).map(line).collect()
 }
 
+/// What a bridge did with addresses.
+#[derive(Serialize)]
+pub(crate) struct Addresses {
+    entries: u64,
+    learned: u64,
+    moved: u64,
+    refused: u64,
+    aged: u64,
+    flushed: u64,
+}
+
+impl Addresses {
+    fn new(stats: &FdbStats) -> Addresses {
+        let FdbStats { entries, learned, moved, refused, aged, flushed, .. } = *stats;
+        Addresses { entries, learned, moved, refused, aged, flushed }
+    }
+}
+
 /// Port, event, count.
 pub(crate) type Happened = (String, &'static str, u64);
 
@@ -174,6 +195,8 @@ pub(crate) struct Port<'a> {
     name: &'a str,
     rx: Flow,
     tx: Flow,
+    /// Between the queues: behind its receive queue, and in front of its transmit queue.
+    drops: Vec<Drops>,
 }
 
 /// One direction of a port.
@@ -215,9 +238,13 @@ impl Flow {
                 .missed()
                 .map(|(place, packets)| MissedAt { place: place.name(), packets, remedy: place.remedy() })
                 .collect(),
-            drops: total.drops().map(|(reason, packets)| Drops { reason: reason.name(), packets }).collect(),
+            drops: named(total),
         }
     }
+}
+
+fn named(counters: &Snapshot) -> Vec<Drops> {
+    counters.drops().map(|(reason, packets)| Drops { reason: reason.name(), packets }).collect()
 }
 
 fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
@@ -226,6 +253,7 @@ fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
         name: &total.name,
         rx: Flow::new(&total.rx, &step.rx, seconds),
         tx: Flow::new(&total.tx, &step.tx, seconds),
+        drops: named(&total.routes),
     };
     total.ports.iter().zip(&step.ports).map(port).collect()
 }
@@ -267,6 +295,7 @@ impl<'a> Line<'a> {
             rules: RuleHits::of(summary),
             gone: gone.map(Failure::to_string).collect(),
             failed: &summary.failed,
+            fdb: summary.fdb.as_ref().map(Addresses::new),
             failures: failures.iter().map(Failure::to_string).collect(),
             sandbox: Box::new(Sandbox::new(enforced)),
         }
@@ -308,6 +337,21 @@ pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
         writeln!(out, "{}   {}", style("missed").yellow(), loss(lost))?;
     }
     print_balance(&mut out, &reading.balance())?;
+    if let Some(fdb) = &summary.fdb {
+        write!(out, "fdb      {} addresses; {} learned", grouped(fdb.entries), grouped(fdb.learned))?;
+        let others = [(fdb.moved, "moved"), (fdb.aged, "aged"), (fdb.flushed, "flushed"), (fdb.refused, "refused")];
+        for (n, what) in others.into_iter().filter(|(n, _)| *n > 0) {
+            write!(out, ", {} {what}", grouped(n))?;
+        }
+        writeln!(out)?;
+        for port in &reading.ports {
+            let drops: Vec<_> =
+                port.routes.drops().map(|(reason, n)| format!("{} {}", grouped(n), reason.name())).collect();
+            if !drops.is_empty() {
+                writeln!(out, "drops    {}: {}", port.name, drops.join(", "))?;
+            }
+        }
+    }
     if let (copies @ 1.., bytes) = reading.copied() {
         writeln!(out, "copied   {} packets, {}B, on their way to egresses", grouped(copies), si(bytes as f64))?;
     }
@@ -391,6 +435,9 @@ fn print_balance(out: &mut impl Write, balance: &Balance) -> io::Result<()> {
     let mut left = format!("{} in", grouped(balance.received));
     if balance.split > 0 {
         left += &format!(" + {} split", grouped(balance.split));
+    }
+    if balance.flooded > 0 {
+        left += &format!(" + {} flooded", grouped(balance.flooded));
     }
     let mut right = format!("{} out", grouped(balance.sent));
     if balance.merged > 0 {

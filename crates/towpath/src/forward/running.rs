@@ -5,6 +5,7 @@ use super::{BridgeControl, Observer, StartError};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use towpath_engine::bridge::fdb::FdbStats;
 use towpath_engine::lane::LaneTable;
 use towpath_engine::report::{Meter, Reading};
 use towpath_engine::worker::{Ending, StopSignal};
@@ -150,6 +151,8 @@ pub struct Summary {
     /// How many packets each rule decided on: the rules at the ingress, then those in lanes, each
     /// list with its default as the last.
     pub rule_hits: Vec<(String, u64)>,
+    /// What a bridge did with addresses; `None` if there was none.
+    pub fdb: Option<FdbStats>,
 }
 
 impl Running {
@@ -265,6 +268,7 @@ impl Running {
             port_failures,
             failed,
             rule_hits: self.observer.rule_hits(),
+            fdb: self.bridge().map(BridgeControl::stats),
         }
     }
 }
