@@ -399,4 +399,4 @@ impl Switch for Bridge {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

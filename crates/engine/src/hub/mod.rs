@@ -329,4 +329,11 @@ impl<R, T, S: Switch> std::fmt::Debug for Hub<R, T, S> {
 }
 
 #[cfg(test)]
+impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
+    pub(crate) fn port_mut(&mut self, number: usize) -> Option<&mut HubPort<R, T, S::Port>> {
+        self.ports.slot_mut(number)
+    }
+}
+
+#[cfg(test)]
 mod tests;

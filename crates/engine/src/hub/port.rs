@@ -370,3 +370,18 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
         [(rx, false), (tx, true)]
     }
 }
+
+#[cfg(test)]
+impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
+    pub(crate) fn rx_mut(&mut self) -> &mut R {
+        &mut self.rx
+    }
+
+    pub(crate) fn tx_mut(&mut self) -> &mut T {
+        self.egress.tx_mut()
+    }
+
+    pub(crate) fn in_port(&self) -> usize {
+        self.held()
+    }
+}

@@ -13,6 +13,12 @@ pub(crate) struct Source {
     counters: Arc<Counters>,
 }
 
+impl Source {
+    pub(crate) fn new(packets: VecDeque<Packet>) -> Source {
+        Source { packets, state: State::Up, restricted: None, counters: Arc::default() }
+    }
+}
+
 impl RxQueue for Source {
     fn rx(&mut self, out: &mut Batch) -> usize {
         let before = out.len();
@@ -45,6 +51,13 @@ pub(crate) struct Sink {
     /// Why closing fails.
     pub(crate) failure: Option<&'static str>,
     counters: Arc<Counters>,
+}
+
+impl Sink {
+    pub(crate) fn new(can: Offloads) -> Sink {
+        let (got, state, counters) = (Vec::new(), State::Up, Arc::default());
+        Sink { got, room: usize::MAX, can, refuses_gso: false, state, failure: None, counters }
+    }
 }
 
 impl TxQueue for Sink {
@@ -81,16 +94,7 @@ pub(crate) fn setup(n: usize, config: RouteConfig) -> (Pool, Route<Source, Sink>
     let pool = Pool::new(pool).unwrap();
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let packets = (0..n as u32).map(|i| Packet::copy_from(&mut cache, &i.to_be_bytes()).unwrap()).collect();
-    let rx = Source { packets, state: State::Up, restricted: None, counters: Arc::default() };
-    let tx = Sink {
-        got: Vec::new(),
-        room: usize::MAX,
-        can: Offloads::ALL,
-        refuses_gso: false,
-        state: State::Up,
-        failure: None,
-        counters: Arc::default(),
-    };
+    let (rx, tx) = (Source::new(packets), Sink::new(Offloads::ALL));
     (pool, Route::new(rx, tx, cache, config))
 }
 
