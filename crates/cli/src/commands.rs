@@ -3,11 +3,12 @@
 use crate::args::{
     Args, Command, Cores, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink,
 };
-use crate::output::{outln, show};
+use crate::output::{self, outln, show};
 use crate::units::grouped;
 use crate::{bench, bind, bridge, control, kinds, probe, report, run};
 use clap::CommandFactory;
 use std::error::Error;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -120,7 +121,7 @@ fn forward(mut fwd: Fwd) -> Outcome {
     let mut opener = Opener::new();
     let a = opener.open(&a.parse()?, from)?;
     let b: Uri = b.parse()?;
-    note_overwritten(&b);
+    note_file(&b)?;
     let b = opener.open(&b, to)?;
     opener.check()?;
     run::run(plan, a, b, &fwd.run)
@@ -150,6 +151,7 @@ fn generate(mut args: Gen) -> Outcome {
         let nothing = opener.open(&"null:".parse()?, Role::Egress)?;
         return run::run(plan(&args.run, Directions::OneWay, false)?, maker, nothing, &args.run);
     }
+    note_file(&address)?;
     let to = opener.open(&address, Role::Egress)?;
     if to.info().layer == Layer::Ip {
         options.push("layer=ip".into());
@@ -196,7 +198,7 @@ fn capture(args: Record) -> Outcome {
         more.push("link=ip".into());
     }
     let to = file(&args.file, &more)?;
-    note_overwritten(&to);
+    note_file(&to)?;
     let to = opener.open(&to, Role::Egress)?;
     opener.check()?;
     run::run(plan, from, to, &args.run)
@@ -205,21 +207,53 @@ fn capture(args: Record) -> Outcome {
 fn play(args: Replay) -> Outcome {
     let mut opener = Opener::new();
     let mut more: Vec<String> = args.more.into_iter().collect();
-    if args.timing {
-        more.push("timing=original".into());
-    }
+    let timing = [(args.topspeed, "timing=fast"), (args.timing, "timing=original")];
+    more.extend(timing.into_iter().filter(|(given, _)| *given).map(|(_, option)| option.to_owned()));
+    let joined = |items: Vec<String>| (!items.is_empty()).then(|| items.join("+"));
+    let (addresses, ports) = (joined(args.map_ip), joined(args.map_port));
+    let named = [
+        ("speed", args.speed),
+        ("pps", args.pps),
+        ("mbps", args.mbps),
+        ("loop", args.passes),
+        ("truncated", args.truncated),
+        ("smac", args.smac),
+        ("dmac", args.dmac),
+        ("vlan", args.vlan),
+        ("src", addresses.clone()),
+        ("dst", addresses),
+        ("sport", ports.clone()),
+        ("dport", ports),
+    ];
+    more.extend(named.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))));
+    // Before a file of the egress is emptied, as in `forward`.
+    let plan = plan(&args.run, Directions::OneWay, false)?;
     let from = opener.open(&file(&args.file, &more)?, Role::Ingress)?;
-    let to = opener.open(&args.port.parse()?, Role::Egress)?;
+    let to: Uri = args.port.parse()?;
+    note_file(&to)?;
+    let to = opener.open(&to, Role::Egress)?;
     opener.check()?;
-    run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
+    run::run(plan, from, to, &args.run)
 }
 
-/// A file that is there already is written anew: it is named before.
-fn note_overwritten(to: &Uri) {
-    let had = if to.scheme() == "pcap" { std::fs::metadata(to.target()).ok() } else { None };
+/// A file that is there already is written anew: it is named before. A capture on standard output
+/// leaves it to nothing else.
+fn note_file(to: &Uri) -> Result<(), String> {
+    if to.scheme() != "pcap" {
+        return Ok(());
+    }
+    if ["-", "/dev/stdout"].contains(&to.target()) {
+        if std::io::stdout().is_terminal() {
+            return Err(format!("{}: standard output is a terminal: redirect it, as in > file.pcap", to.short()));
+        }
+        output::leave_stdout();
+        return Ok(());
+    }
+    let had = std::fs::metadata(to.target()).ok();
     if let Some(bytes) = had.filter(|file| file.is_file() && file.len() > 0).map(|file| file.len()) {
         eprintln!("note: {}: the file had {} bytes, and is overwritten", to.short(), grouped(bytes));
     }
+    Ok(())
 }
 
 fn file(path: &Path, options: &[String]) -> Result<Uri, Box<dyn Error>> {

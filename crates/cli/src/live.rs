@@ -3,6 +3,7 @@
 
 use crate::args::Run;
 use crate::measured::Measured;
+use crate::output;
 use crate::summary::{Happened, Line, Loss, event, loss, missed};
 use crate::units::si;
 use console::Term;
@@ -96,7 +97,7 @@ impl Live {
                 area.draw(news, &lines)?;
             }
             View::Json => {
-                let mut out = io::stdout().lock();
+                let mut out = output::lock();
                 serde_json::to_writer(&mut out, &Line::live(now, &step, &events, &measured))?;
                 writeln!(out)?;
                 out.flush()?;

@@ -1,7 +1,23 @@
-//! Standard output: a reader that left is no failure, a full disk is one.
+//! Standard output: a reader that left is no failure, a full disk is one. If a capture is written
+//! there, everything else goes to standard error.
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A capture is written to standard output.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Leaves standard output to a capture.
+pub(crate) fn leave_stdout() {
+    TAKEN.store(true, Relaxed);
+}
+
+/// Standard output, or standard error if the other is taken.
+pub(crate) fn lock() -> Box<dyn Write> {
+    if TAKEN.load(Relaxed) { Box::new(io::stderr().lock()) } else { Box::new(io::stdout().lock()) }
+}
 
 /// Standard output can't be written.
 #[derive(Debug)]
@@ -29,7 +45,7 @@ pub(crate) fn is_read(written: io::Result<()>) -> Result<bool, OutputError> {
 
 /// Writes text.
 pub(crate) fn show(text: impl Display) -> Result<(), OutputError> {
-    let mut out = io::stdout().lock();
+    let mut out = lock();
     is_read(write!(out, "{text}").and_then(|()| out.flush())).map(drop)
 }
 

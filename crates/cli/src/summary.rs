@@ -2,6 +2,7 @@
 
 use crate::json::time;
 use crate::measured::{Check, Measured, Rate};
+use crate::output;
 use crate::sandbox::{self, Sandbox};
 use crate::units::{grouped, si};
 use console::{StyledObject, style};
@@ -304,7 +305,7 @@ impl<'a> Line<'a> {
 
 /// The last line of `--json`.
 pub(crate) fn json(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output::lock();
     serde_json::to_writer(&mut out, &Line::summary(summary, &Measured::of(summary), enforced))?;
     writeln!(out)
 }
@@ -317,7 +318,7 @@ fn lost(packets: u64) -> StyledObject<String> {
 
 /// The summary for people, on standard output.
 pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output::lock();
     let reading = &summary.reading;
     let seconds = reading.elapsed.as_secs_f64().max(1e-9);
     let width = reading.ports.iter().map(|p| p.name.chars().count()).max().unwrap_or(0).max(4);

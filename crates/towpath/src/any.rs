@@ -13,7 +13,7 @@ use towpath_model::virtio::VirtioBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
 use towpath_nic::virtio::{PciTransport, UserTransport, VirtioNet};
-use towpath_packet::port::{Calls, Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Calls, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::kind::{Kind, did_you_mean};
 use towpath_ports::uri::Uri;
@@ -155,6 +155,16 @@ any_port! {
     /// `xdp:` with `tx=template`
     XdpTemplate: xdp::live::TemplatePort,
     @lanes
+}
+
+impl AnyPort {
+    /// Makes the packets of a capture those of an egress of `layer`, see
+    /// [`PcapPort::convert_to`](pcap::PcapPort::convert_to). Other ports stay as they are.
+    pub(crate) fn convert_to(&mut self, layer: Layer) {
+        if let AnyPort::Pcap(file) = self {
+            file.convert_to(layer);
+        }
+    }
 }
 
 /// Ports that a port may stand behind (`fault:drop=1%@tap:tp0` is behind one).

@@ -1,12 +1,15 @@
 //! Configuration of a capture file.
 
+use super::edit::{Edits, PortMap, PrefixMap, VlanEdit};
 use super::format::{Format, MAX_CAPTURED};
 use crate::kind::{Kind, PortOption};
-use crate::uri::Uri;
+use crate::uri::{Options, Uri, parse_number};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use towpath_packet::port::{Layer, PortError};
+
+use towpath_wire::ethernet::{Mac, parse_mac};
 
 /// What the port is, and its options.
 pub const KIND: Kind = Kind {
@@ -21,10 +24,69 @@ pub const KIND: Kind = Kind {
             "read: as fast as possible, or with the gaps of the capture",
             "timing=original",
         ),
-        PortOption::new("speed", "FACTOR above 0", "1", "read: divides the gaps", "timing=original,speed=2.5"),
-        PortOption::new("loop", "PASSES", "1", "read: passes over the file; 0 is no end", "loop=10"),
+        PortOption::new("speed", "FACTOR above 0", "1", "read: divides the gaps of the capture", "speed=2.5"),
+        PortOption::new("pps", "PACKETS per second", "off", "read: packets at this rate", "pps=10k"),
+        PortOption::new("mbps", "MBIT/S", "off", "read: frames at this rate, their bytes counted", "mbps=0.5"),
+        PortOption::new("loop", "PASSES", "1", "read: passes over the file; 0 or inf is no end", "loop=10"),
+        PortOption::new(
+            "truncated",
+            "send|skip|pad",
+            "send",
+            "read: packets that the capture cut: sent as captured, left out, or padded with zeros",
+            "truncated=skip",
+        ),
+        PortOption::new("smac", "MAC", "as captured", "read: sets the Ethernet source", "smac=02:00:00:00:00:01"),
+        PortOption::new("dmac", "MAC", "as captured", "read: sets the Ethernet destination", "dmac=02:00:00:00:00:02"),
+        PortOption::new(
+            "vlan",
+            "ID 1–4094|strip",
+            "as captured",
+            "read: sets the ID of the outer tag, which is added where there is none, or removes it",
+            "vlan=100",
+        ),
+        PortOption::new(
+            "src",
+            "OLD/LEN:NEW, joined by +",
+            "as captured",
+            "read: maps a prefix of IPv4 or IPv6 source addresses",
+            "src=10.0.0.0/8:172.16.0.0+fd00::/64:fd01::",
+        ),
+        PortOption::new(
+            "dst",
+            "OLD/LEN:NEW, joined by +",
+            "as captured",
+            "read: maps a prefix of IPv4 or IPv6 destination addresses",
+            "dst=10.0.0.0/8:172.16.0.0",
+        ),
+        PortOption::new(
+            "sport",
+            "OLD:NEW, joined by +",
+            "as captured",
+            "read: maps TCP and UDP source ports",
+            "sport=80:8080",
+        ),
+        PortOption::new(
+            "dport",
+            "OLD:NEW, joined by +",
+            "as captured",
+            "read: maps TCP and UDP destination ports",
+            "dport=80:8080+53:5353",
+        ),
         PortOption::new("format", "pcap|pcapng", "pcapng for .pcapng, else pcap", "written: format", "format=pcapng"),
-        PortOption::new("link", "ethernet|ip", "ethernet", "written: first header of packets", "link=ip"),
+        PortOption::new(
+            "compress",
+            "none|gzip|zstd",
+            "by .gz and .zst",
+            "written: compression; what is read is recognised by its first bytes, also xz",
+            "compress=zstd",
+        ),
+        PortOption::new(
+            "link",
+            "ethernet|ip",
+            "ethernet; read: the egress's",
+            "first header of packets; read: what frames of other link types become",
+            "link=ip",
+        ),
         PortOption::new("snaplen", "BYTES, 1–262144", "262144", "written: most bytes of each packet", "snaplen=96"),
         PortOption::new(
             "rotate-size",
@@ -65,7 +127,7 @@ pub enum Role {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The file; also a named pipe, or `/dev/stdin` and `/dev/stdout`.
+    /// The file; also a named pipe, or `-` for standard input and standard output.
     pub path: PathBuf,
     /// Read or write.
     pub mode: Mode,
@@ -91,22 +153,51 @@ pub enum Timing {
         /// The gaps are divided by this; a finite number above 0.
         speed: f64,
     },
+    /// Packets per second, at least 1.
+    PacketRate(u64),
+    /// Bits of frames per second, at least 1.
+    BitRate(u64),
+}
+
+/// What becomes of a packet of which the capture has the first bytes only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Truncated {
+    /// It is sent as it was captured.
+    #[default]
+    Send,
+    /// It is left out, and counted.
+    Skip,
+    /// Zeros stand for the missing bytes.
+    Pad,
 }
 
 /// Options of a file that is read.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ReadConfig {
     /// The times of packets.
     pub timing: Timing,
     /// Passes over the file; `None` for no end.
     pub loops: Option<NonZeroU32>,
+    /// What becomes of packets that the capture cut.
+    pub truncated: Truncated,
+    /// What packets become: Ethernet frames or IP packets; `None` for what the egress takes, or as
+    /// they were captured.
+    pub layer: Option<Layer>,
+    /// What is changed in packets.
+    pub edits: Edits,
 }
 
 impl Default for ReadConfig {
     /// One pass, as fast as possible.
     fn default() -> ReadConfig {
-        ReadConfig { timing: Timing::Fast, loops: Some(NonZeroU32::MIN) }
+        ReadConfig {
+            timing: Timing::Fast,
+            loops: Some(NonZeroU32::MIN),
+            truncated: Truncated::Send,
+            layer: None,
+            edits: Edits::default(),
+        }
     }
 }
 
@@ -117,6 +208,8 @@ pub struct WriteConfig {
     /// The format; `None` for the one of the file's name: pcapng for `.pcapng` and `.ntar`, else
     /// pcap.
     pub format: Option<Format>,
+    /// The compression; `None` for the one of the file's name: `.gz` and `.zst`.
+    pub compress: Option<Compress>,
     /// The first header of packets: Ethernet or IP.
     pub layer: Layer,
     /// Most bytes of each packet, 1 to [`MAX_CAPTURED`].
@@ -133,11 +226,34 @@ pub struct WriteConfig {
     pub interface: String,
 }
 
+/// The compression of a file that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compress {
+    /// None.
+    None,
+    /// gzip.
+    Gzip,
+    /// Zstandard.
+    Zstd,
+}
+
+impl Compress {
+    /// The one that a file's name shows.
+    pub(super) fn from_name(path: &Path) -> Compress {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("gz") => Compress::Gzip,
+            Some("zst") => Compress::Zstd,
+            _ => Compress::None,
+        }
+    }
+}
+
 impl Default for WriteConfig {
     /// Whole Ethernet packets to one file, written every 100 milliseconds at least.
     fn default() -> WriteConfig {
         WriteConfig {
             format: None,
+            compress: None,
             layer: Layer::Ethernet,
             snaplen: MAX_CAPTURED,
             rotate_size: None,
@@ -172,23 +288,33 @@ impl Config {
         let mut o = uri.options(KIND.options);
         let mode = match role {
             Role::Ingress => {
-                let original = o.choice("timing", &[("fast", false), ("original", true)])?.unwrap_or(false);
-                let speed = match o.text("speed") {
-                    None => 1.0,
-                    Some(text) => match text.parse::<f64>() {
-                        Ok(speed) if speed.is_finite() && speed > 0.0 && original => speed,
-                        _ => return Err(o.error("speed", text, "must be a number above 0, and timing=original")),
+                let timing = timing(&mut o)?;
+                let loops = match o.text("loop") {
+                    None => Some(NonZeroU32::MIN),
+                    Some(text) if text == "inf" => None,
+                    Some(text) => match parse_number(&text).and_then(|n| u32::try_from(n).ok()) {
+                        Some(n) => NonZeroU32::new(n),
+                        None => {
+                            return Err(o.error("loop", text, "must be a whole number from 0 to 4294967295, or inf"));
+                        }
                     },
                 };
-                let loops = o.number("loop", 0..=u64::from(u32::MAX))?.unwrap_or(1);
-                let timing = if original { Timing::Original { speed } } else { Timing::Fast };
-                Mode::Read(ReadConfig { timing, loops: NonZeroU32::new(loops as u32) })
+                let truncated = [("send", Truncated::Send), ("skip", Truncated::Skip), ("pad", Truncated::Pad)];
+                let truncated = o.choice("truncated", &truncated)?.unwrap_or_default();
+                let layer = o.choice("link", &[("ethernet", Layer::Ethernet), ("ip", Layer::Ip)])?;
+                let edits = edits(&mut o)?;
+                if let Some(name) = edits.needs_ethernet().filter(|_| layer == Some(Layer::Ip)) {
+                    return Err(o.error(name, "…", "needs an Ethernet header: leave out link=ip"));
+                }
+                Mode::Read(ReadConfig { timing, loops, truncated, layer, edits })
             }
             Role::Egress => {
                 let default = WriteConfig::default();
                 let layer = o.choice("link", &[("ethernet", Layer::Ethernet), ("ip", Layer::Ip)])?;
                 let files = o.number("files", 1..=1_000_000)?.map(|n| n as u32);
+                let compress = [("none", Compress::None), ("gzip", Compress::Gzip), ("zstd", Compress::Zstd)];
                 let write = WriteConfig {
+                    compress: o.choice("compress", &compress)?,
                     format: o.choice("format", &[("pcap", Format::Pcap), ("pcapng", Format::Pcapng)])?,
                     layer: layer.unwrap_or(default.layer),
                     snaplen: o.number("snaplen", 1..=u64::from(MAX_CAPTURED))?.map_or(default.snaplen, |n| n as u32),
@@ -201,12 +327,96 @@ impl Config {
                 if let Some(files) = files.filter(|_| !write.rotates()) {
                     return Err(o.error("files", files, "needs rotate-size or rotate-time"));
                 }
+                if uri.target() == "-" && write.rotates() {
+                    let (name, value) =
+                        if write.rotate_size.is_some() { ("rotate-size", "…") } else { ("rotate-time", "…") };
+                    return Err(o.error(name, value, "needs a file: standard output has no next one"));
+                }
                 Mode::Write(write)
             }
         };
         o.finish()?;
         Ok(Config { path: PathBuf::from(uri.target()), mode })
     }
+}
+
+/// The times of packets: one of four options.
+fn timing(o: &mut Options) -> Result<Timing, PortError> {
+    let original = o.choice("timing", &[("fast", false), ("original", true)])?;
+    let number = |text: &String| text.parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0);
+    let (speed, pps, mbps) = (o.text("speed"), o.number("pps", 1..=u64::MAX)?, o.text("mbps"));
+    let given = [
+        ("timing", original.map(|original| if original { "original" } else { "fast" }.to_owned())),
+        ("speed", speed.clone().filter(|_| original != Some(true))),
+        ("pps", pps.map(|n| n.to_string())),
+        ("mbps", mbps.clone()),
+    ];
+    let mut given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    if let (Some((first, _)), Some((second, value))) = (given.next(), given.next()) {
+        return Err(o.error(second, value, format!("excludes {first}: give one of timing, speed, pps and mbps")));
+    }
+    match (speed, pps, mbps) {
+        (Some(text), ..) => match number(&text) {
+            Some(speed) => Ok(Timing::Original { speed }),
+            None => Err(o.error("speed", text, "must be a number above 0: 2 is twice as fast as captured")),
+        },
+        (_, Some(pps), _) => Ok(Timing::PacketRate(pps)),
+        (_, _, Some(text)) => match number(&text).map(|mbps| mbps * 1e6).filter(|bits| (1.0..=1e15).contains(bits)) {
+            Some(bits) => Ok(Timing::BitRate(bits as u64)),
+            None => Err(o.error("mbps", text, "must be a number of Mbit/s from 0.000001 to 1000000000")),
+        },
+        _ if original == Some(true) => Ok(Timing::Original { speed: 1.0 }),
+        _ => Ok(Timing::Fast),
+    }
+}
+
+/// What is changed in packets.
+fn edits(o: &mut Options) -> Result<Edits, PortError> {
+    let vlan = match o.text("vlan") {
+        None => None,
+        Some(text) if text == "strip" => Some(VlanEdit::Strip),
+        Some(text) => match text.parse() {
+            Ok(id @ 1..=4094) => Some(VlanEdit::Set(id)),
+            _ => return Err(o.error("vlan", text, "must be strip, or an ID from 1 to 4094")),
+        },
+    };
+    Ok(Edits {
+        smac: mac(o, "smac")?,
+        dmac: mac(o, "dmac")?,
+        vlan,
+        src: list(o, "src", PrefixMap::parse, PREFIX_RULE)?,
+        dst: list(o, "dst", PrefixMap::parse, PREFIX_RULE)?,
+        sport: list(o, "sport", port_map, PORT_RULE)?,
+        dport: list(o, "dport", port_map, PORT_RULE)?,
+    })
+}
+
+const PREFIX_RULE: &str = "must be OLD/LEN:NEW with two addresses of one version, such as 10.0.0.0/8:172.16.0.0; \
+                           several are joined by +";
+const PORT_RULE: &str = "must be OLD:NEW with two ports from 0 to 65535, such as 80:8080; several are joined by +";
+
+fn mac(o: &mut Options, name: &'static str) -> Result<Option<Mac>, PortError> {
+    let Some(text) = o.text(name) else { return Ok(None) };
+    match parse_mac(&text) {
+        Some(mac) => Ok(Some(mac)),
+        None => Err(o.error(name, text, "must be six bytes such as 02:00:00:00:00:01")),
+    }
+}
+
+fn port_map(text: &str) -> Option<PortMap> {
+    let (old, new) = text.split_once(':')?;
+    Some(PortMap { old: old.parse().ok()?, new: new.parse().ok()? })
+}
+
+/// Items that are joined by `+`.
+fn list<T>(
+    o: &mut Options,
+    name: &'static str,
+    item: impl Fn(&str) -> Option<T>,
+    rule: &str,
+) -> Result<Vec<T>, PortError> {
+    let Some(text) = o.text(name) else { return Ok(Vec::new()) };
+    text.split('+').map(item).collect::<Option<_>>().ok_or_else(|| o.error(name, text, rule))
 }
 
 impl WriteConfig {
@@ -227,13 +437,41 @@ mod tests {
     #[test]
     fn every_option_is_read() {
         let read = config("pcap:/tmp/a.pcap?timing=original,speed=2.5,loop=0", Role::Ingress).unwrap();
-        let mode = Mode::Read(ReadConfig { timing: Timing::Original { speed: 2.5 }, loops: None });
+        let original = Timing::Original { speed: 2.5 };
+        let mode = Mode::Read(ReadConfig { timing: original, loops: None, ..ReadConfig::default() });
         assert_eq!(read, Config { path: "/tmp/a.pcap".into(), mode });
         assert_eq!(config("pcap:a", Role::Ingress).unwrap(), Config::read("a"));
 
-        let text = "pcap:a?format=pcapng,link=ip,snaplen=96,rotate-size=1M,rotate-time=5s,files=3,flush=1s,interface=x";
+        let edited = "pcap:a?truncated=pad,link=ethernet,smac=02:00:00:00:00:01,dmac=02:00:00:00:00:02,vlan=strip,\
+                      src=10.0.0.0/8:172.16.0.0+fd00::/64:fd01::,dst=::/0:::1,sport=80:8080,dport=1:2+3:4";
+        let map = |old: &str, len, new: &str| PrefixMap::new(old.parse().unwrap(), len, new.parse().unwrap()).unwrap();
+        let edits = Edits {
+            smac: Some([2, 0, 0, 0, 0, 1]),
+            dmac: Some([2, 0, 0, 0, 0, 2]),
+            vlan: Some(VlanEdit::Strip),
+            src: vec![map("10.0.0.0", 8, "172.16.0.0"), map("fd00::", 64, "fd01::")],
+            dst: vec![map("::", 0, "::1")],
+            sport: vec![PortMap { old: 80, new: 8080 }],
+            dport: vec![PortMap { old: 1, new: 2 }, PortMap { old: 3, new: 4 }],
+        };
+        let read =
+            ReadConfig { truncated: Truncated::Pad, layer: Some(Layer::Ethernet), edits, ..ReadConfig::default() };
+        assert_eq!(config(edited, Role::Ingress).unwrap().mode, Mode::Read(read));
+        for (text, timing) in [
+            ("speed=2", Timing::Original { speed: 2.0 }),
+            ("timing=original", Timing::Original { speed: 1.0 }),
+            ("timing=fast", Timing::Fast),
+            ("pps=10k", Timing::PacketRate(10_000)),
+            ("mbps=0.5", Timing::BitRate(500_000)),
+        ] {
+            let mode = Mode::Read(ReadConfig { timing, ..ReadConfig::default() });
+            assert_eq!(config(&format!("pcap:a?{text}"), Role::Ingress).unwrap().mode, mode);
+        }
+
+        let text = "pcap:a?compress=zstd,format=pcapng,link=ip,snaplen=96,rotate-size=1M,rotate-time=5s,files=3,flush=1s,interface=x";
         let write = WriteConfig {
             format: Some(Format::Pcapng),
+            compress: Some(Compress::Zstd),
             layer: Layer::Ip,
             snaplen: 96,
             rotate_size: Some(1_000_000),
@@ -250,10 +488,20 @@ mod tests {
     fn what_cannot_be_is_named_with_its_rule() {
         for (text, role, part) in [
             ("pcap:", Role::Ingress, "a file is missing"),
-            ("pcap:a?speed=2", Role::Ingress, "timing=original"),
             ("pcap:a?timing=original,speed=0", Role::Ingress, "speed=0: must be a number above 0"),
+            ("pcap:a?timing=fast,speed=2", Role::Ingress, "speed=2: excludes timing: give one of"),
+            ("pcap:a?pps=5,mbps=2", Role::Ingress, "mbps=2: excludes pps: give one of"),
+            ("pcap:a?timing=original,pps=5", Role::Ingress, "pps=5: excludes timing"),
+            ("pcap:a?mbps=0", Role::Ingress, "mbps=0: must be a number of Mbit/s"),
+            ("pcap:a?vlan=4095", Role::Ingress, "vlan=4095: must be strip, or an ID"),
+            ("pcap:a?smac=1:2", Role::Ingress, "smac=1:2: must be six bytes"),
+            ("pcap:a?src=10.0.0.0/33:1.1.1.1", Role::Ingress, "must be OLD/LEN:NEW"),
+            ("pcap:a?dst=10.0.0.0/8:fd00::", Role::Ingress, "two addresses of one version"),
+            ("pcap:a?dport=80", Role::Ingress, "dport=80: must be OLD:NEW"),
+            ("pcap:a?link=ip,vlan=5", Role::Ingress, "needs an Ethernet header"),
+            ("pcap:-?rotate-size=1M", Role::Egress, "standard output has no next one"),
             ("pcap:a?loop=-1", Role::Ingress, "loop=-1"),
-            ("pcap:a?snaplen=10", Role::Ingress, "snaplen=10: no such option; there are: loop, speed, timing"),
+            ("pcap:a?snaplen=10", Role::Ingress, "snaplen=10: no such option; there are: dmac, dport"),
             ("pcap:a?snaplen=0", Role::Egress, "snaplen=0: must be a whole number from 1 to 262144"),
             ("pcap:a?files=3", Role::Egress, "files=3: needs rotate-size or rotate-time"),
             ("pcap:a?format=snoop", Role::Egress, "must be one of pcap, pcapng"),

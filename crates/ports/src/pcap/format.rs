@@ -1,8 +1,6 @@
 //! Constants of the two capture formats: pcap (draft-ietf-opsawg-pcap) and pcapng
 //! (draft-ietf-opsawg-pcapng).
 
-use towpath_packet::port::Layer;
-
 /// Most bytes of a packet that any tool captures (libpcap's `MAXIMUM_SNAPLEN`). A record that
 /// claims more is damaged.
 pub const MAX_CAPTURED: u32 = 262_144;
@@ -58,34 +56,34 @@ pub enum Format {
     Pcapng,
 }
 
-/// The layer of a link type; `None` if it is neither Ethernet nor IP.
-pub(super) fn layer(link: u32) -> Option<Layer> {
-    match link {
-        ETHERNET => Some(Layer::Ethernet),
-        // 12 and 14 are RAW on some systems; 228 and 229 are IPv4 and IPv6 alone.
-        12 | 14 | RAW | 228 | 229 => Some(Layer::Ip),
-        _ => None,
-    }
-}
-
 /// A link type's name for an error.
 pub(super) fn link_name(link: u32) -> String {
     let name = match link {
-        0 => "BSD loopback",
-        9 => "PPP",
+        3 => "AX.25",
+        6 => "Token Ring",
+        7 | 129 => "ARCNET",
         10 => "FDDI",
-        50 => "PPP over serial",
-        105 => "IEEE 802.11",
-        108 => "OpenBSD loopback",
-        113 => "Linux cooked capture (any interface)",
-        127 => "IEEE 802.11 with radiotap",
+        100 => "ATM",
+        105 => "IEEE 802.11 (decrypt and convert it with airdecap-ng, or capture above the radio)",
+        119 | 163 => "IEEE 802.11 with a Prism or AVS header",
+        117 => "OpenBSD pflog",
+        122 => "Fibre Channel",
+        123 => "SunATM",
+        127 => "IEEE 802.11 with radiotap (decrypt and convert it with airdecap-ng, or capture above the radio)",
+        138 => "IP over FireWire",
+        143 => "DOCSIS",
         147..=162 => "user-defined",
+        130..=137 | 178..=183 | 194 | 200 | 222 => "Juniper",
+        187 | 201 => "Bluetooth HCI",
         192 => "PPI",
-        195 | 230 => "IEEE 802.15.4",
-        220 | 189 => "USB",
+        195 | 215 | 230 => "IEEE 802.15.4",
+        189 | 220 | 249 => "USB",
+        226 => "Solaris ipnet",
         227 => "CAN",
+        239 => "NFLOG",
+        242 | 247 => "InfiniBand",
         253 => "netlink",
-        276 => "Linux cooked capture v2 (any interface)",
+        281 | 282 | 284 | 285 => "Ethernet with the tag of a switch's processor port",
         _ => return format!("link type {link}"),
     };
     format!("link type {link}, {name}")

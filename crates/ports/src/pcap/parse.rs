@@ -5,17 +5,17 @@
 //! parser terminates for any file.
 
 use super::format::{
-    BYTE_ORDER, MAX_CAPTURED, Order, PCAP_HEADER, PCAP_MICROS, PCAP_NANOS, PCAP_RECORD, block, layer, link_name, option,
+    BYTE_ORDER, MAX_CAPTURED, Order, PCAP_HEADER, PCAP_MICROS, PCAP_NANOS, PCAP_RECORD, block, link_name, option,
 };
+use super::link::Link;
 use std::ops::Range;
-use towpath_packet::port::Layer;
 
 /// Most interfaces of a section; packets of others are bad.
 const MAX_INTERFACES: usize = 1024;
 
 /// Records of a sound file that are no packets to be sent.
 pub(super) const EMPTY: &str = "an empty packet";
-pub(super) const OTHER_LINK: &str = "a packet of another kind of link than the first interface's";
+pub(super) const OTHER_LINK: &str = "a packet of a link type that is neither sent nor converted";
 
 /// Longest block of pcapng that is read whole.
 pub(super) const MAX_BLOCK: usize = MAX_CAPTURED as usize + 4096;
@@ -23,9 +23,9 @@ pub(super) const MAX_BLOCK: usize = MAX_CAPTURED as usize + 4096;
 /// The result of a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A packet of the capture's layer: the range of its bytes, and its time in nanoseconds since
-    /// the epoch.
-    Packet { used: u64, data: Range<usize>, time: u64, original: u32 },
+    /// A packet: the range of its bytes, its time in nanoseconds since the epoch, and its length
+    /// before it was cut.
+    Packet { used: u64, link: Link, data: Range<usize>, time: u64, original: u32 },
     /// Another valid record.
     Other { used: u64 },
     /// An invalid record whose end is known.
@@ -40,8 +40,10 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) struct Parser {
     kind: Kind,
-    /// The layer of the first interface.
-    layer: Option<Layer>,
+    /// The link of the first interface that has one.
+    first: Option<Link>,
+    /// The number of the first link type that can't be sent.
+    refused: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,8 @@ enum Kind {
 /// An interface of the capture.
 #[derive(Debug, Clone, Copy)]
 struct Interface {
-    link: u32,
+    /// `None` if its packets can't be sent.
+    link: Option<Link>,
     snaplen: u32,
     clock: Clock,
     /// Bytes of frame check sequence behind each packet.
@@ -94,31 +97,46 @@ impl Clock {
 }
 
 impl Interface {
-    /// The bytes of a packet whose `captured` bytes begin at `from`, without check sequence.
-    fn data(&self, from: usize, captured: u32, original: u32) -> Range<usize> {
-        let without = captured.min(original.max(captured).saturating_sub(self.fcs));
-        from..from + without as usize
+    /// The packet whose `captured` bytes begin at `from`, without check sequence.
+    fn packet(&self, used: u64, from: usize, captured: u32, original: u32, time: u64) -> Step {
+        let original = original.max(captured).saturating_sub(self.fcs);
+        let data = from..from + captured.min(original) as usize;
+        match self.link {
+            _ if data.is_empty() => Step::Bad { used, what: EMPTY },
+            Some(link) => Step::Packet { used, link, data, time, original },
+            None => Step::Bad { used, what: OTHER_LINK },
+        }
     }
 }
 
 impl Parser {
     pub(super) fn new() -> Parser {
-        Parser { kind: Kind::Unknown, layer: None }
+        Parser { kind: Kind::Unknown, first: None, refused: None }
     }
 
-    /// The layer; `None` before the first interface.
-    pub(super) fn layer(&self) -> Option<Layer> {
-        self.layer
+    /// The link of the first interface whose packets can be sent; `None` before it.
+    pub(super) fn link(&self) -> Option<Link> {
+        self.first
     }
 
-    /// The link type of the first interface, if it is neither Ethernet nor IP.
+    /// The first link type whose packets can't be sent.
     pub(super) fn refused(&self) -> Option<String> {
-        let first = match &self.kind {
-            Kind::Unknown => None,
-            Kind::Pcap { interface, .. } => Some(interface),
-            Kind::Pcapng { interfaces, .. } => interfaces.first(),
-        };
-        first.filter(|first| layer(first.link).is_none()).map(|first| link_name(first.link))
+        self.refused.map(link_name)
+    }
+
+    /// Whether the file is of one link type for all packets.
+    pub(super) fn has_one_link(&self) -> bool {
+        matches!(self.kind, Kind::Pcap { .. })
+    }
+
+    /// The link of a number, noted.
+    fn link_of(&mut self, number: u32) -> Option<Link> {
+        let link = Link::from_number(number);
+        self.first = self.first.or(link);
+        if link.is_none() {
+            self.refused.get_or_insert(number);
+        }
+        link
     }
 
     /// Parses the front of `bytes`.
@@ -157,8 +175,8 @@ impl Parser {
         let network = order.u32(bytes, 20);
         let fcs = if network & 0x0400_0000 != 0 { (network >> 28) * 2 } else { 0 };
         let clock = Clock { units, offset: 0 };
-        let interface = Interface { link: network & 0x03ff_ffff, snaplen: order.u32(bytes, 16), clock, fcs };
-        self.layer = layer(interface.link);
+        let link = self.link_of(network & 0x03ff_ffff);
+        let interface = Interface { link, snaplen: order.u32(bytes, 16), clock, fcs };
         self.kind = Kind::Pcap { order, interface };
         Step::Other { used: PCAP_HEADER as u64 }
     }
@@ -208,15 +226,15 @@ impl Parser {
     }
 
     fn interface(&mut self, order: Order, body: &[u8], used: u64) -> Step {
-        let Kind::Pcapng { interfaces, .. } = &mut self.kind else { return Step::Other { used } };
         if body.len() < 8 {
             return Step::Bad { used, what: "an interface description that is cut short" };
         }
+        let link = self.link_of(u32::from(order.u16(body, 0)));
+        let Kind::Pcapng { interfaces, .. } = &mut self.kind else { return Step::Other { used } };
         if interfaces.len() >= MAX_INTERFACES {
             return Step::Bad { used, what: "more interfaces than are remembered" };
         }
         let clock = Clock { units: 1_000_000, offset: 0 };
-        let link = u32::from(order.u16(body, 0));
         let mut interface = Interface { link, snaplen: order.u32(body, 4), clock, fcs: 0 };
         for (code, value) in options(order, &body[8..]) {
             match (code, value) {
@@ -229,9 +247,6 @@ impl Parser {
             }
         }
         interfaces.push(interface);
-        if self.layer.is_none() && interfaces.len() == 1 {
-            self.layer = layer(link);
-        }
         Step::Other { used }
     }
 
@@ -263,11 +278,7 @@ impl Parser {
         if captured as usize > room || captured > MAX_CAPTURED {
             return bad("a packet that is longer than its block");
         }
-        if layer(interface.link) != self.layer {
-            return bad(OTHER_LINK);
-        }
-        let data = interface.data(8 + header, captured, original);
-        if data.is_empty() { bad(EMPTY) } else { Step::Packet { used, data, time, original } }
+        interface.packet(used, 8 + header, captured, original, time)
     }
 }
 
@@ -285,14 +296,9 @@ fn record(order: Order, interface: &Interface, bytes: &[u8]) -> Step {
     if bytes.len() < whole {
         return Step::More(whole);
     }
-    let used = whole as u64;
-    let data = interface.data(PCAP_RECORD, captured, original);
-    if data.is_empty() {
-        return Step::Bad { used, what: EMPTY };
-    }
     let units = interface.clock.units as u64;
     let time = interface.clock.nanoseconds(u64::from(seconds) * units + u64::from(fraction));
-    Step::Packet { used, data, time, original }
+    interface.packet(whole as u64, PCAP_RECORD, captured, original, time)
 }
 
 /// The options of a block, up to the end mark or the first truncated one.

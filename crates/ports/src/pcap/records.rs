@@ -1,6 +1,7 @@
 //! The packets of a capture, read from any source in bounded memory.
 
-use super::parse::{MAX_BLOCK, Parser, Step};
+use super::link::Link;
+use super::parse::{MAX_BLOCK, OTHER_LINK, Parser, Step};
 use std::io::{ErrorKind, Read};
 use towpath_packet::port::Layer;
 
@@ -13,8 +14,8 @@ const MAX_STEPS: usize = 1000;
 /// Most blocks before the first interface.
 const MAX_PROLOGUE: usize = 1000;
 
-/// Reads a capture, pcap or pcapng, of Ethernet or IP packets. Its memory does not depend on the
-/// source.
+/// Reads a capture, pcap or pcapng, of [links](Link) whose packets can be sent. Its memory does not
+/// depend on the source.
 ///
 /// ```
 /// # use towpath_ports::pcap::{Item, Records};
@@ -48,10 +49,19 @@ pub struct Records<R> {
 pub struct Record<'a> {
     /// Nanoseconds since the epoch; 0 if the file has no time.
     pub time: u64,
+    /// The link type of its interface.
+    pub link: Link,
     /// The captured bytes, without a frame check sequence. Never empty.
     pub data: &'a [u8],
-    /// Length of the packet on the link, according to the file.
+    /// Bytes of the packet without a frame check sequence, before the capture cut it.
     pub original: u32,
+}
+
+impl Record<'_> {
+    /// Whether the capture has a part of the packet only.
+    pub fn is_truncated(&self) -> bool {
+        self.data.len() < self.original as usize
+    }
 }
 
 /// The next item of a capture.
@@ -87,10 +97,11 @@ pub enum Item<'a> {
 }
 
 impl<R: Read> Records<R> {
-    /// Reads up to the first packet, so that the [`layer`](Records::layer) is known.
+    /// Reads up to the first interface whose packets can be sent, so that the
+    /// [`layer`](Records::layer) is known.
     ///
     /// # Errors
-    /// A text if the source is no capture of Ethernet or IP packets.
+    /// A text if the source is no capture, or has none of the [links](Link).
     pub fn new(source: R) -> Result<Records<R>, String> {
         let mut records = Records {
             source,
@@ -104,13 +115,15 @@ impl<R: Read> Records<R> {
             finished: false,
         };
         for _ in 0..MAX_PROLOGUE {
-            if let Some(link) = records.parser.refused() {
-                return Err(format!("{link}: only Ethernet and IP packets can be used"));
-            }
-            if records.parser.layer().is_some() {
+            if records.parser.link().is_some() {
                 return Ok(records);
             }
+            if records.parser.has_one_link() {
+                break;
+            }
             match records.step() {
+                // A later interface may have packets that can be sent, but the first packet has come.
+                Progress::Step(Step::Bad { what: OTHER_LINK, .. }) => break,
                 Progress::Step(Step::Other { used } | Step::Bad { used, .. }) => records.skip_bytes(used),
                 Progress::Step(Step::Lost(what)) => return Err(format!("byte {}: {what}", records.offset)),
                 Progress::Failed(error) => return Err(format!("byte {}: {error}", records.offset)),
@@ -118,23 +131,27 @@ impl<R: Read> Records<R> {
                 Progress::Step(_) | Progress::End | Progress::Wait => break,
             }
         }
+        if let Some(link) = records.parser.refused() {
+            let sent = "Ethernet, raw IP, NULL, LOOP, PPP, HDLC, Frame Relay, SLIP and Linux cooked captures";
+            return Err(format!("{link}: its frames are neither sent nor converted; those of {sent} are"));
+        }
         Err("no interface is described before the first packet".to_owned())
     }
 
-    /// The layer of the packets.
+    /// The layer of the first interface's packets.
     pub fn layer(&self) -> Layer {
-        self.parser.layer().unwrap_or(Layer::Any)
+        self.parser.link().map_or(Layer::Any, Link::layer)
     }
 
     /// The next item. It stays the next one until [`advance`](Records::advance).
     pub fn peek(&mut self) -> Item<'_> {
         for _ in 0..MAX_STEPS {
             match self.step() {
-                Progress::Step(Step::Packet { used, data, time, original }) => {
+                Progress::Step(Step::Packet { used, link, data, time, original }) => {
                     self.peeked = used;
                     let bytes = self.buffer.get(self.start..self.end).unwrap_or_default();
                     let data = bytes.get(data).unwrap_or_default();
-                    return Item::Packet(Record { time, data, original });
+                    return Item::Packet(Record { time, link, data, original });
                 }
                 Progress::Step(Step::Bad { used, what }) => {
                     self.peeked = used;
@@ -241,9 +258,16 @@ impl<R: Read + std::io::Seek> Records<R> {
     /// The error of the source's `seek`.
     pub fn rewind(&mut self) -> std::io::Result<()> {
         self.source.rewind()?;
+        self.restart();
+        Ok(())
+    }
+}
+
+impl<R> Records<R> {
+    /// Begins with the source's first byte, to which it went back.
+    pub(super) fn restart(&mut self) {
         self.parser = Parser::new();
         (self.start, self.end, self.skip, self.offset, self.peeked, self.finished) = (0, 0, 0, 0, 0, false);
-        Ok(())
     }
 }
 

@@ -1,80 +1,112 @@
-//! The receive queue: the packets of a file, as fast as possible or with the gaps of the capture.
+//! The receive queue: the packets of a file, as fast as possible, at a rate, or with the gaps of the
+//! capture.
+//!
+//! ```text
+//!   record ─► is it due? ─┬─ a frame of the egress's layer, whole, no edits ─────────► packet
+//!                         └─ link header ─► missing bytes ─► edits ─► worked bytes ──► packet
+//! ```
+//!
+//! A record that can't be sent is skipped and counted: by name among the port's events, and as
+//! missed. It is no damage of the file, and no failure unless no record can be sent.
 
-use super::config::{ReadConfig, Timing};
+use super::config::{ReadConfig, Timing, Truncated};
+use super::events::{Event, Events};
+use super::format::MAX_CAPTURED;
 use super::parse::{EMPTY, OTHER_LINK};
-use super::records::{Item, Records};
+use super::rate::{Rate, Unit};
+use super::records::{Item, Record, Records};
+use super::source::Source;
 use std::borrow::Cow;
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use towpath_packet::port::{RxQueue, State, Wake};
+use towpath_packet::port::{Layer, RxQueue, State, Wake};
 use towpath_packet::{Batch, Cache, Counters, MAX_FRAGS, Missed, Packet};
 
 /// Most bad records that one call skips.
 const MAX_BAD_RECORDS: usize = 1000;
 /// A packet that no chain of buffers holds.
 const TOO_LONG: &str = "a packet that is longer than buffers can be chained to";
-/// Errors of files that are not damaged.
-const SOUND: [&str; 3] = [EMPTY, OTHER_LINK, TOO_LONG];
+/// A packet that `truncated=skip` leaves out.
+const CUT_SHORT: &str = "a packet that the capture cut (truncated=skip)";
+/// Most bytes that conversion and edits add: an Ethernet header and a tag.
+const ADDED: usize = 18;
 
 /// A receive queue of the packets of a file.
 #[derive(Debug)]
 pub struct Reader {
-    records: Records<File>,
-    /// A regular file; another one may have no bytes yet.
-    regular: bool,
+    records: Records<Source>,
     config: ReadConfig,
+    /// What packets become.
+    layer: Layer,
+    /// Packets are changed.
+    edited: bool,
     /// Completed passes over the file.
     passes: u32,
-    /// The file has packets.
+    /// The file has packets that were sent, and others.
     any: bool,
+    skipped: u64,
+    first_skipped: String,
     clock: Option<Clock>,
+    rate: Option<Rate>,
     /// The time of the next packet, if it is later than now.
     due: Option<Instant>,
     /// The number of bad records, and the error of the first.
     bad: u64,
     first_bad: String,
-    /// A bad record is not one of a sound file.
-    damaged: bool,
     ended: bool,
+    /// The bytes of a packet that is not sent as it was captured.
+    worked: Vec<u8>,
+    events: Arc<Events>,
     cache: Cache,
     counters: Arc<Counters>,
 }
 
 impl Reader {
-    pub(super) fn new(records: Records<File>, regular: bool, config: ReadConfig, cache: Cache) -> Reader {
+    pub(super) fn new(records: Records<Source>, config: ReadConfig, layer: Layer, make: Parts) -> Reader {
+        let Parts { cache, events, rate } = make;
         Reader {
             records,
-            regular,
-            config,
+            layer,
+            edited: !config.edits.is_empty(),
             passes: 0,
             any: false,
+            skipped: 0,
+            first_skipped: String::new(),
             clock: Clock::new(config.timing),
+            rate,
             due: None,
             bad: 0,
             first_bad: String::new(),
-            damaged: false,
             ended: false,
+            worked: Vec::with_capacity(MAX_CAPTURED as usize + ADDED),
+            events,
             cache,
             counters: Arc::default(),
+            config,
         }
     }
 
     /// Counts an error of the file.
     #[cold]
     fn count_bad(&mut self, at: Option<u64>, what: &str) {
+        // Bytes that can't be decompressed are the cause of what follows.
+        let what = self.records.source().failure().unwrap_or(what);
         if self.bad == 0 {
             self.first_bad = at.map_or_else(|| what.to_owned(), |at| format!("byte {at}: {what}"));
         }
-        self.damaged |= !SOUND.contains(&what);
         self.bad += 1;
         self.counters.failed(1);
     }
 
-    /// Whether the file is damaged, or sound and has records that can't be sent.
-    fn trouble(&self) -> &'static str {
-        if self.damaged { "damaged file" } else { "not all records can be sent" }
+    /// Counts a record of a sound file that can't be sent.
+    #[cold]
+    fn skip(&mut self, event: Event, what: &str) {
+        if self.skipped == 0 {
+            self.first_skipped = what.to_owned();
+        }
+        self.skipped += 1;
+        self.events.count(event);
+        self.counters.missed(Missed::Unreadable, 1);
     }
 
     /// Ends a pass; begins the next one, if there is one.
@@ -82,17 +114,72 @@ impl Reader {
     fn end_of_pass(&mut self) {
         self.passes = self.passes.saturating_add(1);
         let again = self.config.loops.is_none_or(|loops| self.passes < loops.get());
+        // A decoder in a thread has failed.
+        if self.records.source().failure().is_some() {
+            self.count_bad(None, "");
+            self.ended = true;
+            return;
+        }
         // Without packets an endless number of passes would not end.
         if !again || !self.any {
             self.ended = true;
             return;
         }
-        if let Err(error) = self.records.rewind() {
+        if let Err(error) = self.records.source_mut().rewind() {
             self.count_bad(None, &error.to_string());
             self.ended = true;
         }
+        self.records.restart();
         (self.clock, self.due) = (Clock::new(self.config.timing), None);
     }
+}
+
+/// What a [`Reader`] gets from its port.
+pub(super) struct Parts {
+    pub(super) cache: Cache,
+    pub(super) events: Arc<Events>,
+    pub(super) rate: Option<Rate>,
+}
+
+/// The rate of the packets, if there is one.
+pub(super) fn rate(timing: Timing) -> Option<Rate> {
+    match timing {
+        Timing::PacketRate(pps) => Some(Rate::new(Unit::Packets, pps)),
+        Timing::BitRate(bits) => Some(Rate::new(Unit::Bits, bits)),
+        Timing::Fast | Timing::Original { .. } => None,
+    }
+}
+
+/// Writes a packet as it is to be sent.
+fn work(
+    worked: &mut Vec<u8>,
+    record: &Record,
+    config: &ReadConfig,
+    layer: Layer,
+) -> Result<(), (Event, Cow<'static, str>)> {
+    let frame =
+        record.link.frame(record.data, layer).map_err(|unfit| (Event::Unconverted, unfit.to_string().into()))?;
+    worked.clear();
+    worked.extend_from_slice(&frame.head.unwrap_or_default()[..frame.head.map_or(0, |head| head.len())]);
+    worked.extend_from_slice(frame.rest);
+    if record.is_truncated() {
+        match config.truncated {
+            Truncated::Send => {}
+            Truncated::Skip => return Err((Event::Truncated, CUT_SHORT.into())),
+            Truncated::Pad => {
+                // The file may claim any length.
+                let missing = record.original as usize - record.data.len();
+                if record.original > MAX_CAPTURED {
+                    return Err((Event::TooLong, TOO_LONG.into()));
+                }
+                worked.resize(worked.len() + missing, 0);
+            }
+        }
+    }
+    if !config.edits.is_empty() {
+        config.edits.apply(worked, layer);
+    }
+    Ok(())
 }
 
 /// Timing of a pass, which begins with its first packet.
@@ -106,7 +193,7 @@ struct Clock {
 impl Clock {
     fn new(timing: Timing) -> Option<Clock> {
         match timing {
-            Timing::Fast => None,
+            Timing::Fast | Timing::PacketRate(_) | Timing::BitRate(_) => None,
             Timing::Original { speed } => Some(Clock { speed, origin: None }),
         }
     }
@@ -124,7 +211,8 @@ impl Clock {
 
 impl RxQueue for Reader {
     fn rx(&mut self, out: &mut Batch) -> usize {
-        let now = self.clock.is_some().then(Instant::now);
+        let paced = self.clock.is_some() || self.rate.is_some();
+        let now = paced.then(Instant::now);
         if self.ended || self.due.zip(now).is_some_and(|(due, now)| due > now) {
             return 0;
         }
@@ -133,28 +221,59 @@ impl RxQueue for Reader {
         let (mut packets, mut bytes, mut bad_left) = (0, 0, MAX_BAD_RECORDS);
         while out.room() > 0 && !self.ended && bad_left > 0 {
             match self.records.peek() {
-                Item::Packet(record) if record.data.len() > longest => {
-                    self.records.advance();
-                    self.counters.missed(Missed::Unreadable, 1);
-                    self.count_bad(None, TOO_LONG);
-                    bad_left -= 1;
-                }
                 Item::Packet(record) => {
-                    if let (Some(clock), Some(now)) = (&mut self.clock, now) {
-                        self.due = Some(clock.due(record.time, now)).filter(|due| *due > now);
+                    if let Some(now) = now {
+                        let due = match (&mut self.clock, &mut self.rate) {
+                            (Some(clock), _) => Some(clock.due(record.time, now)),
+                            (None, Some(rate)) => rate.due(now),
+                            (None, None) => None,
+                        };
+                        self.due = due.filter(|due| *due > now);
                         if self.due.is_some() {
                             break;
                         }
                     }
+                    let truncated = record.is_truncated();
+                    let data = if record.link.is_plain(self.layer) && !truncated && !self.edited {
+                        Ok(record.data)
+                    } else {
+                        work(&mut self.worked, &record, &self.config, self.layer).map(|()| self.worked.as_slice())
+                    };
+                    let time = record.time;
+                    let data = match data {
+                        Ok(data) if data.len() > longest => Err((Event::TooLong, TOO_LONG.into())),
+                        Ok([]) => Err((Event::Empty, EMPTY.into())),
+                        data => data,
+                    };
+                    let data = match data {
+                        Ok(data) => data,
+                        Err((event, what)) => {
+                            self.records.advance();
+                            self.skip(event, &what);
+                            bad_left -= 1;
+                            continue;
+                        }
+                    };
                     // Without a buffer the record stays the next one.
-                    let Some(mut packet) = Packet::copy_from(&mut self.cache, record.data) else { break };
-                    packet.set_timestamp(record.time);
+                    let Some(mut packet) = Packet::copy_from(&mut self.cache, data) else { break };
+                    packet.set_timestamp(time);
                     self.any = true;
                     packets += 1;
-                    bytes += record.data.len() as u64;
+                    bytes += data.len() as u64;
+                    if let (Some(rate), Some(now)) = (&mut self.rate, now) {
+                        rate.sent(data.len(), now);
+                    }
+                    if truncated {
+                        self.events.count(Event::Truncated);
+                    }
                     // The loop's condition leaves room.
                     let _ = out.push(packet);
                     self.records.advance();
+                }
+                Item::Bad { at: _, what } if what == EMPTY || what == OTHER_LINK => {
+                    self.records.advance();
+                    self.skip(if what == EMPTY { Event::Empty } else { Event::OtherLink }, what);
+                    bad_left -= 1;
                 }
                 Item::Bad { at, what } => {
                     self.records.advance();
@@ -179,23 +298,27 @@ impl RxQueue for Reader {
     }
 
     fn state(&self) -> State {
-        match (self.ended, self.bad) {
-            (false, _) => State::Up,
-            (true, 0) if self.regular && !self.any => State::Gone(Cow::Borrowed("the file has no packets")),
-            (true, 0) => State::Done,
-            (true, 1) => State::Gone(Cow::Owned(format!("{}: {}", self.trouble(), self.first_bad))),
-            (true, n) => {
-                State::Gone(Cow::Owned(format!("{}: {n} errors, the first at {}", self.trouble(), self.first_bad)))
-            }
+        if !self.ended {
+            return State::Up;
         }
+        let why = match (self.bad, self.skipped) {
+            (1, _) => format!("damaged file: {}", self.first_bad),
+            (2.., _) => format!("damaged file: {} errors, the first at {}", self.bad, self.first_bad),
+            (0, skipped @ 1..) if !self.any => {
+                format!("none of {skipped} records can be sent; the first is {}", self.first_skipped)
+            }
+            (0, 0) if !self.any && self.records.source().is_regular() => "the file has no packets".to_owned(),
+            _ => return State::Done,
+        };
+        State::Gone(Cow::Owned(why))
     }
 
     fn wake(&self) -> Wake {
         match self.due {
             _ if self.ended => Wake::Never,
             Some(due) => Wake::At(due),
-            None if self.regular => Wake::Poll,
-            None => Wake::Fd(self.records.source().as_raw_fd()),
+            None if self.records.source().is_regular() => Wake::Poll,
+            None => Wake::Fd(self.records.source().fd()),
         }
     }
 

@@ -7,6 +7,7 @@ use pcap_file::{DataLink, Endianness, TsResolution};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use towpath_packet::{Packet, Pool, PoolConfig};
@@ -262,26 +263,243 @@ fn other_files_and_other_links_are_refused_by_name() {
     };
     assert!(error(b"GIF89a and more").contains("neither a pcap nor a pcapng file"));
     assert!(error(b"").contains("too short"));
-    let mut cooked = sample(false);
-    cooked[20] = 113;
-    assert!(error(&cooked).contains("link type 113, Linux cooked capture"), "{}", error(&cooked));
+    let mut radio = sample(false);
+    radio[20] = 127;
+    let radio = error(&radio);
+    assert!(radio.contains("link type 127, IEEE 802.11") && radio.contains("Linux cooked captures"), "{radio}");
     let missing = open(Config::read("/nonexistent/x.pcap")).unwrap_err().to_string();
     assert!(missing.contains("pcap:/nonexistent/x.pcap: open"), "{missing}");
 }
 
-#[test]
-fn packets_of_a_second_interface_with_another_link_are_skipped() {
+/// A capture of interfaces with these link types, and their packets.
+fn mixed(links: &[DataLink], packets: &[(u32, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = PcapNgWriter::new(&mut bytes).unwrap();
-    for link in [DataLink::ETHERNET, DataLink::LINUX_SLL] {
-        writer.write_pcapng_block(InterfaceDescriptionBlock::new(link, 0)).unwrap();
+    for link in links {
+        writer.write_pcapng_block(InterfaceDescriptionBlock::new(*link, 0)).unwrap();
     }
-    for interface_id in [0, 1, 0] {
-        let (timestamp, data) = (Duration::ZERO, vec![interface_id as u8; 20].into());
-        let block = EnhancedPacketBlock { interface_id, timestamp, original_len: 20, data, options: vec![] };
+    for (interface_id, data) in packets {
+        let (timestamp, original_len, data) = (Duration::ZERO, data.len() as u32, data.to_vec().into());
+        let block = EnhancedPacketBlock { interface_id: *interface_id, timestamp, original_len, data, options: vec![] };
         writer.write_pcapng_block(block).unwrap();
     }
-    assert_eq!(records(&bytes), (vec![(0, vec![0; 20]), (0, vec![0; 20])], 1));
+    bytes
+}
+
+type Events = Vec<(&'static str, u64)>;
+
+/// The packets of a file for an egress of `layer`, and the port's events.
+fn converted(bytes: &[u8], layer: Layer, read: ReadConfig) -> (Vec<Vec<u8>>, State, Events) {
+    let (_dir, path) = file("x");
+    std::fs::write(&path, bytes).unwrap();
+    let mut port = open(Config { path, mode: Mode::Read(read) }).unwrap();
+    port.convert_to(layer);
+    assert_eq!(port.info().layer, layer);
+    let control = port.control().unwrap();
+    let pool = pool();
+    let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE };
+    let (packets, state) = drain(&mut port.start(start).unwrap().rx[0]);
+    let events = control.events().into_iter().filter(|(_, n)| *n > 0).collect();
+    (packets.into_iter().map(|(_, data)| data).collect(), state, events)
+}
+
+const V4: [u8; 21] = [0x45, 0, 0, 21, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 99];
+
+#[test]
+fn each_interface_of_a_file_is_converted_to_the_layer_of_the_egress() {
+    let ethernet = [&[2; 12][..], &[8, 0], &V4].concat();
+    let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
+    let ppp = [&[0xff, 3, 0, 0x21][..], &V4].concat();
+    let lcp = [0xff, 3, 0xc0, 0x21, 1, 2];
+    let links = [DataLink::ETHERNET, DataLink::PPP, DataLink::RAW, DataLink::IEEE802_11];
+    let bytes = mixed(&links, &[(0, &ethernet), (1, &ppp), (2, &V4), (1, &lcp), (3, &[1, 2, 3]), (0, &arp), (0, &[])]);
+    let (packets, state, events) = converted(&bytes, Layer::Ip, ReadConfig::default());
+    assert_eq!((packets, state), (vec![V4.to_vec(); 3], State::Done));
+    let found = [("empty_records", 1), ("frames_not_convertible", 2), ("frames_of_other_links", 1)];
+    assert_eq!(events, found);
+    let made = [&MADE_DESTINATION[..], &MADE_SOURCE, &[8, 0], &V4].concat();
+    let (packets, state, events) = converted(&bytes, Layer::Ethernet, ReadConfig::default());
+    assert_eq!((packets, state), (vec![ethernet, made.clone(), made, arp], State::Done));
+    assert_eq!(events, [("empty_records", 1), ("frames_not_convertible", 1), ("frames_of_other_links", 1)]);
+}
+
+#[test]
+fn a_file_of_which_no_record_can_be_sent_is_named_and_is_not_damaged() {
+    let bytes = mixed(&[DataLink::PPP], &[(0, &[0xc0, 0x21, 1]), (0, &[0xc0, 0x21, 2])]);
+    let (packets, state, _) = converted(&bytes, Layer::Ethernet, ReadConfig::default());
+    let why = "none of 2 records can be sent; the first is a frame whose protocol has no Ethernet type";
+    assert_eq!((packets.len(), state), (0, State::Gone(why.into())));
+    // A first interface of a link that is refused does not refuse the file.
+    let bytes = mixed(&[DataLink::IEEE802_11, DataLink::RAW], &[(1, &V4)]);
+    assert_eq!(converted(&bytes, Layer::Ip, ReadConfig::default()).0, [V4]);
+    let refused = mixed(&[DataLink::IEEE802_11], &[(0, &V4)]);
+    assert!(Records::new(&refused[..]).unwrap_err().contains("link type 105, IEEE 802.11"));
+}
+
+#[test]
+fn packets_that_the_capture_cut_are_sent_skipped_or_padded_and_counted() {
+    let (_dir, path) = file("x.pcap");
+    let whole: Vec<u8> = (0..200).map(|n| n as u8).collect();
+    write(&path, WriteConfig { snaplen: 90, ..WriteConfig::default() }, &vec![(1, whole.clone()), (2, vec![7; 60])]);
+    let bytes = std::fs::read(path).unwrap();
+    for (truncated, sent) in [
+        (Truncated::Send, vec![whole[..90].to_vec(), vec![7; 60]]),
+        (Truncated::Skip, vec![vec![7; 60]]),
+        (Truncated::Pad, vec![[&whole[..90], &[0; 110]].concat(), vec![7; 60]]),
+    ] {
+        let read = ReadConfig { truncated, ..ReadConfig::default() };
+        let (packets, state, events) = converted(&bytes, Layer::Ethernet, read);
+        assert_eq!((packets, state), (sent, State::Done), "{truncated:?}");
+        assert_eq!(events, [("truncated_packets", 1)], "{truncated:?}");
+    }
+}
+
+#[test]
+fn edits_apply_behind_a_made_header_and_need_one() {
+    let bytes = mixed(&[DataLink::RAW], &[(0, &V4)]);
+    let edits = Edits { vlan: Some(VlanEdit::Set(9)), smac: Some([4; 6]), ..Edits::default() };
+    let read = ReadConfig { edits, ..ReadConfig::default() };
+    let (packets, ..) = converted(&bytes, Layer::Ethernet, read.clone());
+    assert_eq!(packets, [[&MADE_DESTINATION[..], &[4; 6], &[0x81, 0, 0, 9, 8, 0], &V4].concat()]);
+    let (_dir, path) = file("x");
+    std::fs::write(&path, &bytes).unwrap();
+    let port = open(Config { path, mode: Mode::Read(read) }).unwrap();
+    let start = Start { pool: pool(), queues: 1, accept: Offloads::NONE };
+    let error = port.start(start).unwrap_err().to_string();
+    assert!(error.contains("smac= needs an Ethernet header") && error.contains("link=ethernet"), "{error}");
+}
+
+/// A file of `sample(false)` as its name compresses it, by the writer or by another program's
+/// format.
+fn compressed(name: &str) -> Vec<u8> {
+    let (_dir, path) = file(name);
+    let packets: Captured = (0..40).map(|i| (i * 1000 + 1, vec![i as u8; 1 + 100 * i as usize])).collect();
+    write(&path, WriteConfig::default(), &packets);
+    std::fs::read(path).unwrap()
+}
+
+#[test]
+fn a_compressed_capture_is_recognised_by_its_first_bytes() {
+    for (name, magic) in [("x.pcap.gz", &[0x1f, 0x8b][..]), ("x.pcapng.zst", &[0x28, 0xb5, 0x2f, 0xfd])] {
+        let bytes = compressed(name);
+        assert!(bytes.starts_with(magic) && bytes.len() < 60_000, "{name}: {} bytes", bytes.len());
+        let (_dir, path) = file("no-extension");
+        std::fs::write(&path, &bytes).unwrap();
+        let packets = read(&path);
+        assert_eq!(
+            packets.iter().map(|(_, data)| data.len()).collect::<Vec<_>>(),
+            (0..40).map(|i| 1 + 100 * i).collect::<Vec<_>>()
+        );
+        // And again, from the beginning.
+        let mode = Mode::Read(ReadConfig { loops: NonZeroU32::new(3), ..ReadConfig::default() });
+        let (packets, state) = drain(&mut start(Config { path, mode }, &pool()).0);
+        assert_eq!((packets.len(), state), (120, State::Done), "{name}");
+    }
+}
+
+#[test]
+fn an_xz_file_of_another_program_is_read() {
+    let (_dir, path) = file("x");
+    std::fs::write(&path, include_bytes!("../../tests/data/two.pcap.xz")).unwrap();
+    assert_eq!(read(&path), records(include_bytes!("../../tests/data/two.pcap")).0);
+}
+
+#[test]
+fn a_compressed_capture_that_is_cut_short_or_changed_is_damaged_and_says_so() {
+    let xz = include_bytes!("../../tests/data/two.pcap.xz").to_vec();
+    for (name, bytes) in [("gzip", compressed("x.gz")), ("zstd", compressed("x.zst")), ("xz", xz)] {
+        let (_dir, path) = file("x");
+        let short = &bytes[..bytes.len() - 3];
+        std::fs::write(&path, short).unwrap();
+        let mut last = None;
+        if let Ok(port) = open(Config::read(&path)) {
+            let start = Start { pool: pool(), queues: 1, accept: Offloads::NONE };
+            last = Some(drain(&mut port.start(start).unwrap().rx[0]).1);
+        }
+        let Some(State::Gone(why)) = last else { panic!("{name}: {last:?}") };
+        assert!(why.starts_with("damaged file: ") && why.contains(&format!("the {name} data is cut short")), "{why}");
+        // A pipe, for which a thread decodes.
+        let (from, mut to) = io::pipe().unwrap();
+        let short = short.to_vec();
+        let writer = std::thread::spawn(move || io::Write::write_all(&mut to, &short));
+        let path = format!("/proc/self/fd/{}", from.as_raw_fd());
+        let (mut rx, _) = start(Config::read(path), &pool());
+        drop(from);
+        let (packets, state) = drain(&mut rx);
+        let _ = writer.join().unwrap();
+        assert!(
+            matches!(&state, State::Gone(why) if why.contains(&format!("the {name} data is cut short"))),
+            "{state:?}"
+        );
+        assert!(name != "gzip" || packets.len() >= 39, "zstd and xz give whole blocks; {} packets", packets.len());
+        // A changed byte is found by a checksum or before.
+        let mut changed = bytes.clone();
+        let at = bytes.len() * 2 / 3;
+        changed[at] ^= 0x55;
+        let (_dir, path) = file("y");
+        std::fs::write(&path, &changed).unwrap();
+        let bad = match open(Config::read(&path)) {
+            Err(error) => error.to_string(),
+            Ok(port) => {
+                let start = Start { pool: pool(), queues: 1, accept: Offloads::NONE };
+                format!("{:?}", drain(&mut port.start(start).unwrap().rx[0]).1)
+            }
+        };
+        assert!(bad.contains("damaged") || bad.contains("cut short"), "{name}: {bad}");
+    }
+}
+
+#[test]
+fn a_compressed_pipe_is_read_as_it_comes() {
+    let (from, mut to) = io::pipe().unwrap();
+    let path = format!("/proc/self/fd/{}", from.as_raw_fd());
+    let writer = std::thread::spawn(move || io::Write::write_all(&mut to, &compressed("x.zst")).unwrap());
+    let (mut rx, _) = start(Config::read(path), &pool());
+    drop(from);
+    let (packets, state) = drain(&mut rx);
+    writer.join().unwrap();
+    assert_eq!((packets.len(), state), (40, State::Done));
+}
+
+#[test]
+fn a_small_file_that_decompresses_to_very_much_is_read_to_its_end() {
+    use std::io::Write as _;
+    // A header, and 200 megabytes of zeros: records without bytes.
+    let (_dir, path) = file("x");
+    let mut bomb = flate2::write::GzEncoder::new(File::create(&path).unwrap(), flate2::Compression::best());
+    bomb.write_all(&sample(false)[..24]).unwrap();
+    (0..200).for_each(|_| bomb.write_all(&[0; 1 << 20]).unwrap());
+    bomb.finish().unwrap();
+    assert!(std::fs::metadata(&path).unwrap().len() < 1 << 20);
+    let (mut rx, _) = start(Config::read(&path), &pool());
+    let (packets, state) = drain(&mut rx);
+    assert!(packets.is_empty() && matches!(state, State::Gone(why) if why.contains("an empty packet")));
+}
+
+#[test]
+fn a_rate_is_never_exceeded_and_is_reported() {
+    let (_dir, path) = file("x.pcap");
+    write(&path, WriteConfig::default(), &(0..50).map(|_| (1, vec![1; 100])).collect());
+    for (timing, least) in [
+        (Timing::PacketRate(1000), Duration::from_millis(49)),
+        // 800 bits each.
+        (Timing::BitRate(800_000), Duration::from_millis(49)),
+    ] {
+        let mode = Mode::Read(ReadConfig { timing, ..ReadConfig::default() });
+        let port = open(Config { path: path.clone(), mode }).unwrap();
+        let control = port.control().unwrap();
+        let start = Start { pool: pool(), queues: 1, accept: Offloads::NONE };
+        let mut rx = port.start(start).unwrap().rx.pop().unwrap();
+        let begin = Instant::now();
+        assert_eq!(rx.rx(&mut Batch::new()), 1);
+        assert!(matches!(rx.wake(), Wake::At(_)));
+        let (packets, state) = drain(&mut rx);
+        // A schedule that was moved after a delay takes longer.
+        assert!(begin.elapsed() >= least, "{timing:?}: {:?}", begin.elapsed());
+        assert_eq!((packets.len(), state), (49, State::Done));
+        let pacing = control.pacing(Instant::now()).unwrap();
+        assert!(pacing.asked == 1000.0 && pacing.reached > 0.0 && pacing.reached <= 1000.0, "{pacing:?}");
+    }
 }
 
 #[test]

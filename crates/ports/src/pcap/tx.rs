@@ -4,17 +4,22 @@
 //!   tx ──► records ──► buffer ──(full, or a flush is due)──► one write ──► file ──(long or old)──► the next file
 //! ```
 //!
+//! A compressed file has a gzip member or a Zstandard frame for each write, and is as valid.
+//!
 //! Only whole records are written, so that the file is valid up to the last flush, even if the
 //! process is killed. Packets count as sent after the write. If it fails, the file is truncated to
 //! its last whole record, the packets in the buffer are counted as dropped, and the queue is gone.
 
-use super::config::WriteConfig;
+use super::config::{Compress, WriteConfig};
 use super::encode::Encoder;
+use flate2::write::GzEncoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::io::Write as _;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -193,6 +198,7 @@ pub(super) struct Output {
     /// The path of the current file.
     path: PathBuf,
     file: File,
+    compress: Compress,
     /// Bytes written: whole records.
     written: u64,
     /// Packets in the file and in the buffer.
@@ -210,12 +216,16 @@ impl Output {
     }
 
     /// Creates the file, or the first of several.
-    pub(super) fn create(base: &Path, rotates: bool) -> io::Result<Output> {
+    pub(super) fn create(base: &Path, rotates: bool, compress: Compress) -> io::Result<Output> {
         let number = u32::from(rotates);
         let path = numbered(base, number);
-        let file = File::create(&path)?;
+        let file = if base == Path::new("-") {
+            io::stdout().as_fd().try_clone_to_owned()?.into()
+        } else {
+            File::create(&path)?
+        };
         let (base, opened) = (base.to_owned(), Instant::now());
-        Ok(Output { base, path, file, written: 0, records: 0, opened, number, complete: VecDeque::new() })
+        Ok(Output { base, path, file, compress, written: 0, records: 0, opened, number, complete: VecDeque::new() })
     }
 
     /// Creates the next file, and removes the oldest if there are more than `keep`.
@@ -240,6 +250,16 @@ impl Output {
 
     /// Writes whole records; after an error the file has none of them.
     fn write(&mut self, records: &[u8]) -> io::Result<()> {
+        let compressed = match self.compress {
+            Compress::None => Vec::new(),
+            Compress::Gzip => {
+                let mut member = GzEncoder::new(Vec::new(), flate2::Compression::default());
+                member.write_all(records)?;
+                member.finish()?
+            }
+            Compress::Zstd => compress_to_vec(records, CompressionLevel::Fastest),
+        };
+        let records = if self.compress == Compress::None { records } else { &compressed };
         match self.file.write_all(records) {
             Ok(()) => {
                 self.written += records.len() as u64;
@@ -259,9 +279,23 @@ pub(super) fn numbered(base: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return base.to_owned();
     }
-    let stem = base.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = base.extension().map(|e| format!(".{}", e.to_string_lossy())).unwrap_or_default();
-    base.with_file_name(format!("{stem}-{number:05}{extension}"))
+    let (stem, extensions) = split(base);
+    base.with_file_name(format!("{stem}-{number:05}{extensions}"))
+}
+
+/// The extension in front of that of a compression.
+pub(super) fn extension(base: &Path) -> Option<String> {
+    let (_, extensions) = split(base);
+    extensions.split('.').nth(1).map(str::to_owned)
+}
+
+/// The name of a file without its extension, and the extension, with that of a compression.
+fn split(base: &Path) -> (String, String) {
+    let inner = if Compress::from_name(base) == Compress::None { base.to_owned() } else { base.with_extension("") };
+    let stem = inner.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let extensions = name.strip_prefix(&stem).unwrap_or_default().to_owned();
+    (stem, extensions)
 }
 
 #[cfg(test)]
@@ -278,7 +312,7 @@ mod tests {
         let mut cache = pool.cache(Direction::Tx).unwrap();
         let interface = String::new();
         let encoder = Encoder { format: Format::Pcap, layer: Layer::Ethernet, snaplen: 1000, interface };
-        let output = Output::create(&path, false).unwrap();
+        let output = Output::create(&path, false, Compress::None).unwrap();
         let mut writer = Writer::new(encoder, WriteConfig::default(), output, pool.cache(Direction::Tx).unwrap());
         let mut burst = move || {
             let mut batch = Batch::new();

@@ -261,7 +261,8 @@ impl Forward {
     ///
     /// # Errors
     /// [`StartError`]; then everything is undone.
-    pub fn prepare(self, a: AnyPort, b: AnyPort) -> Result<Ready, StartError> {
+    pub fn prepare(self, mut a: AnyPort, b: AnyPort) -> Result<Ready, StartError> {
+        a.convert_to(b.info().layer);
         let needs = a.needs().and(b.needs());
         let (mut a_info, mut b_info) = (a.info().clone(), b.info().clone());
         distinguish(&mut a_info, &mut b_info);
