@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::output::{outln, show};
 use crate::units::grouped;
-use crate::{bench, bind, control, kinds, probe, report, run};
+use crate::{bench, bind, control, kinds, measure, probe, report, run};
 use clap::CommandFactory;
 use std::error::Error;
 use std::path::Path;
@@ -62,6 +62,7 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Sink(sink) => drain(sink),
         Command::Echo(args) => echo(args),
         Command::Serve(args) => serve(args),
+        Command::Measure(args) => measure::measure(&args),
         Command::Record(record) => capture(record),
         Command::Replay(replay) => play(replay),
         Command::Probe(args) => probe::probe(&args),
