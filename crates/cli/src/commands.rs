@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::output::{self, outln, show};
 use crate::units::grouped;
-use crate::{bench, bind, bridge, control, kinds, probe, report, run};
+use crate::{bench, bind, bridge, control, kinds, measure, probe, report, run};
 use clap::CommandFactory;
 use std::error::Error;
 use std::io::IsTerminal;
@@ -65,6 +65,7 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Bridge(args) => bridge::bridge(&args),
         Command::Fdb(args) => bridge::fdb(&args),
         Command::Serve(args) => serve(args),
+        Command::Measure(args) => measure::measure(&args),
         Command::Record(record) => capture(record),
         Command::Replay(replay) => play(replay),
         Command::Probe(args) => probe::probe(&args),

@@ -9,6 +9,7 @@
 //!   probe     what a port can do;  findings: what its device lacks
 //!   report    what is needed when a card or a board fails
 //!   bench     measurements as tables
+//!   measure   throughput and latency of what lies between two ports
 //!   run       start, watch, stop: common to all commands that move packets
 //!   sandbox   what of the sandbox is in force, for summary and probe
 //!   control   settings of the ports, changed while they run
@@ -35,6 +36,7 @@ mod findings;
 mod json;
 mod kinds;
 mod live;
+mod measure;
 mod measured;
 mod output;
 mod probe;

@@ -48,6 +48,11 @@ impl Uri {
         &self.text
     }
 
+    /// Whether an option is given.
+    pub(crate) fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|(key, _)| key == option)
+    }
+
     /// The URI without its options: the port's name in tables.
     pub fn short(&self) -> String {
         format!("{}:{}", self.scheme, self.target)

@@ -25,9 +25,19 @@ pub fn memory() -> u64 {
 
 /// Nanoseconds of `CLOCK_TAI`, the clock of the kernel's TX timestamps; 0 without this clock.
 pub fn clock_tai() -> u64 {
+    clock(libc::CLOCK_TAI)
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of the host share.
+#[inline]
+pub fn clock_monotonic() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+fn clock(id: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime fills the structure that is borrowed exclusively.
-    if check(unsafe { libc::clock_gettime(libc::CLOCK_TAI, &mut now) }).is_err() {
+    if check(unsafe { libc::clock_gettime(id, &mut now) }).is_err() {
         return 0;
     }
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)

@@ -9,6 +9,9 @@
 
 mod bench;
 mod bridge;
+//! | `measure` | options of `measure` |
+
+mod measure;
 mod run;
 
 pub(crate) use bench::{
@@ -16,6 +19,7 @@ pub(crate) use bench::{
     CpumapTable, Read, Ring,
 };
 pub(crate) use bridge::{Bridge, Fdb, Of};
+pub(crate) use measure::Measure;
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 
 use crate::control::request::Value;
@@ -34,6 +38,12 @@ Examples:
   towpath fwd tap:a tap:b                      a cable between two interfaces (root)
   towpath fwd packet:eth1 tap:vm0 --cores 1    pinned to a core
   towpath fwd gen:rate=1M,size=64 null: --oneway --duration 5s --json";
+
+const MEASURE_EXAMPLES: &str = "\
+Examples:
+  towpath measure packet:eth1 packet:eth2                     the rate without loss of what joins eth1 and eth2
+  towpath measure xdp:eth1 xdp:eth2 --size 64 --size imix --goal-loss 0 --goal-loss 0.5% --latency
+  towpath measure packet:eth1 packet:eth2 --gen dst-mac=02:00:00:00:00:01,dst-ip=10.0.2.0/24 --bidirectional --json";
 
 const ECHO_EXAMPLES: &str = "\
 Examples:
@@ -88,6 +98,9 @@ pub(crate) enum Command {
     /// Let applications send and receive through a port: 'fwd sock:PATH PORT'
     #[command(after_help = SERVE_EXAMPLES, after_long_help = format!("{SERVE_EXAMPLES}\n\n{}", list()))]
     Serve(Serve),
+    /// Find the highest rate that the device between two ports forwards, by MLRsearch, and its latency
+    #[command(after_help = MEASURE_EXAMPLES, after_long_help = format!("{MEASURE_EXAMPLES}\n\n{}", list()))]
+    Measure(Measure),
     /// Record what a port receives in a capture file
     #[command(after_long_help = list())]
     Record(Record),

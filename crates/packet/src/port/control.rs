@@ -120,8 +120,28 @@ pub struct Pacing {
     pub given_up: u64,
 }
 
-/// What a port found in the sequence numbers of packets.
+/// One-way latencies, in nanoseconds, from the time in a packet to its arrival. Both are read once
+/// per burst from `CLOCK_MONOTONIC`: sender and receiver are on the same host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Latency {
+    /// Packets with a time.
+    pub samples: u64,
+    /// The least.
+    pub min: u64,
+    /// The median.
+    pub p50: u64,
+    /// The 99th percentile.
+    pub p99: u64,
+    /// The 99.9th percentile.
+    pub p999: u64,
+    /// The greatest.
+    pub max: u64,
+}
+
+/// What a port found in the sequence numbers of packets. Make one from the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Verified {
     /// Packets with a number, each counted once.
     pub arrived: u64,
@@ -133,14 +153,22 @@ pub struct Verified {
     /// Packets that did not arrive after the last arrival of their flow, if the port knows how many
     /// there are: lost, or still on their way.
     pub outstanding: u64,
-    /// Packets that arrived after a later one of their flow.
+    /// Packets that arrived after a later one of their flow: reordered, as
+    /// [RFC 4737](https://www.rfc-editor.org/rfc/rfc4737#section-3) defines it.
     pub late: u64,
+    /// The most later packets of its flow that arrived before a late one: the greatest extent of
+    /// reordering (RFC 4737 section 4.2), in which other late packets are not counted.
+    pub late_extent: u64,
     /// Packets that arrived again.
     pub twice: u64,
     /// Packets so far behind that the port can't tell late from twice; they count as lost.
     pub too_old: u64,
     /// Packets without a number, or of a flow that is not tracked.
     pub foreign: u64,
+    /// Packets of another trial than the one that is checked.
+    pub other_trial: u64,
+    /// Latencies, if packets have a time.
+    pub latency: Option<Latency>,
 }
 
 /// What the applications of a user have of a resource that a port bounds.

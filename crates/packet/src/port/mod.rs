@@ -36,7 +36,7 @@ mod info;
 mod needs;
 mod queue;
 
-pub use control::{ControlError, Pacing, PortControl, Setting, SettingValue, Usage, Verified};
+pub use control::{ControlError, Latency, Pacing, PortControl, Setting, SettingValue, Usage, Verified};
 pub use edge::Edge;
 pub use info::{Ability, Info, Interface, Layer, TxLayout, TxLinear};
 pub use needs::{Calls, Capability, Needs, PathUse};

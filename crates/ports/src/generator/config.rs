@@ -1,7 +1,11 @@
 //! Configuration of the generator.
 
+use super::fields::Fields;
+use super::sweep::{self, Sweep};
+use super::tag;
+use super::template::{Source, Template};
 use crate::kind::{Kind, PortOption, SWITCH};
-use crate::uri::{Options, Uri};
+use crate::uri::Uri;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use towpath_packet::port::{Layer, PortError};
 use towpath_wire::ethernet::{self, Mac};
@@ -14,8 +18,20 @@ pub const KIND: Kind = Kind {
     what: "makes packets, and checks them when they come back",
     options: &[
         PortOption::new("layer", "ethernet|ip", "ethernet", "first header of packets", "layer=ip"),
-        PortOption::new("flows", "1–1048576", "8", "flows, which take turns", "flows=64"),
-        PortOption::new("size", "BYTES|imix", "64", "length of packets from their first header on", "size=imix"),
+        PortOption::new(
+            "flows",
+            "1–1048576",
+            "8, or as many as the longest range or the template has, up to 65536",
+            "flows, which take turns, one packet each",
+            "flows=64",
+        ),
+        PortOption::new(
+            "size",
+            "BYTES|FIRST-LAST[/STEP]|imix, joined by +",
+            "64",
+            "length of packets from their first header on; each flow goes through a list or range, and begins again",
+            "size=64-1518/64+9000",
+        ),
         PortOption::new(
             "payload",
             "random|stale",
@@ -41,24 +57,69 @@ pub const KIND: Kind = Kind {
             "super-packets with so much payload in each segment",
             "size=9000,gso=1448",
         ),
-        PortOption::new("vlan", "1–4094", "none", "an 802.1Q tag", "vlan=100"),
-        PortOption::new("src-mac", "MAC", "00:00:5e:00:53:01", "Ethernet source", "src-mac=02:00:00:00:00:01"),
-        PortOption::new("dst-mac", "MAC", "00:00:5e:00:53:02", "Ethernet destination", "dst-mac=02:00:00:00:00:02"),
+        PortOption::new(
+            "vlan",
+            "1–4094, FIRST-LAST",
+            "none",
+            "an 802.1Q tag; ranges advance by flow, together",
+            "vlan=100-199",
+        ),
+        PortOption::new(
+            "src-mac",
+            "MAC, FIRST-LAST",
+            "00:00:5e:00:53:01",
+            "Ethernet source",
+            "src-mac=02:00:00:00:00:01-02:00:00:00:00:ff",
+        ),
+        PortOption::new(
+            "dst-mac",
+            "MAC, FIRST-LAST",
+            "00:00:5e:00:53:02",
+            "Ethernet destination",
+            "dst-mac=02:00:00:00:00:02",
+        ),
         PortOption::new(
             "src-ip",
-            "ADDRESS",
+            "ADDRESS, FIRST-LAST, PREFIX/LENGTH",
             "198.18.0.1; 2001:db8:0:1::1",
-            "source address of the first flow",
-            "src-ip=10.0.0.1",
+            "source address of the first flow, or those of all",
+            "src-ip=10.0.0.1-10.0.0.9",
         ),
-        PortOption::new("dst-ip", "ADDRESS", "198.19.0.1; 2001:db8:0:2::1", "destination address", "dst-ip=10.0.0.2"),
-        PortOption::new("src-port", "0–65535", "49152", "source port of the first flow", "src-port=5000"),
-        PortOption::new("dst-port", "0–65535", "9", "destination port", "dst-port=53"),
+        PortOption::new(
+            "dst-ip",
+            "ADDRESS, FIRST-LAST, PREFIX/LENGTH",
+            "198.19.0.1; 2001:db8:0:2::1",
+            "destination address",
+            "dst-ip=198.19.0.0/24",
+        ),
+        PortOption::new(
+            "src-port",
+            "0–65535, FIRST-LAST",
+            "49152",
+            "source port of the first flow, or those of all",
+            "src-port=5000-5999",
+        ),
+        PortOption::new("dst-port", "0–65535, FIRST-LAST", "9", "destination port", "dst-port=53"),
+        PortOption::new(
+            "template",
+            "FILE|hex:DIGITS",
+            "none",
+            "frames that are sent as they are, those of a capture in turn or one in hexadecimal, with the addresses, \
+             ports, tags and stamps that are given",
+            "template=hex:ffffffffffff02000000000108060001080006040001020000000001c6120001000000000000c6130001",
+        ),
+        PortOption::new(
+            "stamp",
+            "off|number|time",
+            "number; off with a template",
+            "what the payload begins with: flow and number (10 bytes, where all packets have room), also trial and time (20)",
+            "stamp=time",
+        ),
         PortOption::new(
             "verify",
             SWITCH,
             "off",
-            "check the tags of packets that it is sent: lost, late, twice",
+            "check the stamps of packets that it is sent: lost, late, twice, latency",
             "verify=on",
         ),
     ],
@@ -74,10 +135,12 @@ pub const IMIX: [u16; 12] = [64, 590, 64, 64, 590, 64, 1514, 64, 590, 64, 590, 6
 /// Lengths of the packets, from the first byte of the [layer](Config::layer) to the last of the
 /// payload: for Ethernet without the frame check sequence, so a "64-byte frame" on a wire is 60
 /// here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Size {
     /// All of one length.
     Fixed(u32),
+    /// These lengths, in this order in each flow; at least one, at most 65536.
+    Each(Vec<u32>),
     /// The lengths of [`IMIX`]; on the IP layer 14 bytes less, and at least the headers and the
     /// tag.
     Imix,
@@ -103,14 +166,26 @@ pub enum Payload {
     Stale,
 }
 
+/// What the payload of packets begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stamps {
+    /// Nothing.
+    Off,
+    /// A tag of flow and number, if all packets have room for it.
+    Number,
+    /// Such a tag with a trial and a time behind it; all packets have room for it.
+    Time,
+}
+
 /// Configuration of a generator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
     /// The first header of packets: Ethernet or IP.
     pub layer: Layer,
-    /// Number of flows, 1 to 2^20. They take turns, one packet each. Flow `i` has source port
-    /// `src_port + i % 10000` and source address `src_ip + i / 10000`.
+    /// Number of flows, 1 to 2^20. They take turns, one packet each. Where neither `src_port` nor
+    /// `src_ip` is a range, flow `i` has source port `src_port + i % 10000` and source address
+    /// `src_ip + i / 10000`.
     pub flows: u32,
     /// Lengths of the packets.
     pub size: Size,
@@ -128,19 +203,23 @@ pub struct Config {
     /// cannot, each segment is a packet of its own.
     pub gso: Option<u16>,
     /// An 802.1Q tag in the packet.
-    pub vlan: Option<u16>,
+    pub vlan: Option<Sweep<u16>>,
     /// Ethernet source.
-    pub src_mac: Mac,
+    pub src_mac: Sweep<Mac>,
     /// Ethernet destination.
-    pub dst_mac: Mac,
+    pub dst_mac: Sweep<Mac>,
     /// Source address of the first flow; its family is that of the packets.
-    pub src_ip: IpAddr,
+    pub src_ip: Sweep<IpAddr>,
     /// Destination address.
-    pub dst_ip: IpAddr,
+    pub dst_ip: Sweep<IpAddr>,
     /// Source port of the first flow.
-    pub src_port: u16,
+    pub src_port: Sweep<u16>,
     /// Destination port.
-    pub dst_port: u16,
+    pub dst_port: Sweep<u16>,
+    /// Frames that are sent instead of made ones.
+    pub template: Option<Template>,
+    /// What the payload begins with.
+    pub stamp: Stamps,
     /// Check the tags of transmitted packets; the result is
     /// [`PortControl::verified`](towpath_packet::port::PortControl::verified). With a count, so many
     /// packets are expected.
@@ -164,12 +243,14 @@ impl Default for Config {
             seed: 1,
             gso: None,
             vlan: None,
-            src_mac: [0x00, 0x00, 0x5e, 0x00, 0x53, 0x01],
-            dst_mac: [0x00, 0x00, 0x5e, 0x00, 0x53, 0x02],
-            src_ip: IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1)),
-            dst_ip: IpAddr::V4(Ipv4Addr::new(198, 19, 0, 1)),
-            src_port: 49152,
-            dst_port: 9,
+            src_mac: [0x00, 0x00, 0x5e, 0x00, 0x53, 0x01].into(),
+            dst_mac: [0x00, 0x00, 0x5e, 0x00, 0x53, 0x02].into(),
+            src_ip: IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1)).into(),
+            dst_ip: IpAddr::V4(Ipv4Addr::new(198, 19, 0, 1)).into(),
+            src_port: 49152.into(),
+            dst_port: 9.into(),
+            template: None,
+            stamp: Stamps::Number,
             verify: false,
         }
     }
@@ -188,33 +269,52 @@ impl Config {
         let mut o = uri.options(KIND.options);
         let mut config = Config::default();
         set(&mut config.layer, o.choice("layer", &[("ethernet", Layer::Ethernet), ("ip", Layer::Ip)])?);
-        set(&mut config.flows, o.number("flows", 1..=1 << 20)?.map(|n| n as u32));
+        let flows = o.number("flows", 1..=1 << 20)?.map(|n| n as u32);
         set(&mut config.protocol, o.choice("proto", &[("udp", Protocol::Udp), ("tcp", Protocol::Tcp)])?);
         let payloads = [("random", Payload::Random), ("stale", Payload::Stale)];
         set(&mut config.payload, o.choice("payload", &payloads)?);
         if o.choice("ip", &[("4", false), ("6", true)])? == Some(true) {
-            (config.src_ip, config.dst_ip) = (SRC_6, DST_6);
+            (config.src_ip, config.dst_ip) = (SRC_6.into(), DST_6.into());
         }
         config.rate = o.number("rate", 0..=10_000_000_000)?.filter(|&rate| rate > 0);
         config.count = o.number("count", 1..=u64::MAX)?;
         set(&mut config.seed, o.number("seed", 0..=u64::MAX)?);
         config.gso = o.number("gso", 1..=65_535)?.map(|n| n as u16);
-        config.vlan = o.number("vlan", 1..=4094)?.map(|n| n as u16);
-        set(&mut config.src_mac, parsed(&mut o, "src-mac", mac, "must be six bytes such as 02:00:00:00:00:01")?);
-        set(&mut config.dst_mac, parsed(&mut o, "dst-mac", mac, "must be six bytes such as 02:00:00:00:00:01")?);
-        set(&mut config.src_ip, parsed(&mut o, "src-ip", |t| t.parse().ok(), "must be an IP address")?);
-        set(&mut config.dst_ip, parsed(&mut o, "dst-ip", |t| t.parse().ok(), "must be an IP address")?);
-        set(&mut config.src_port, o.number("src-port", 0..=65_535)?.map(|n| n as u16));
-        set(&mut config.dst_port, o.number("dst-port", 0..=65_535)?.map(|n| n as u16));
+        let fields = Fields::of(&mut o)?;
+        let template = o.text("template");
+        let size = o.text("size");
+        let stamps = [("off", Stamps::Off), ("number", Stamps::Number), ("time", Stamps::Time)];
+        let stamp = o.choice("stamp", &stamps)?;
         set(&mut config.verify, o.switch("verify")?);
-        let size = |text: &str| match text {
-            "imix" => Some(Size::Imix),
-            number => Some(Size::Fixed(u32::try_from(crate::uri::parse_number(number)?).ok()?)),
-        };
-        set(&mut config.size, parsed(&mut o, "size", size, "must be a number of bytes or imix")?);
+        if let Some(text) = template {
+            let made = ["size", "proto", "ip", "payload", "gso"];
+            if let Some(option) = made.into_iter().find(|option| uri.has(option)) {
+                return Err(o.error(
+                    "template",
+                    text,
+                    format!("has headers and lengths of its own: leave {option} out"),
+                ));
+            }
+            let source = Source::parse(&text).map_err(|rule| o.error("template", &text, rule))?;
+            config.stamp = stamp.unwrap_or(Stamps::Off);
+            config.flows = flows.unwrap_or(fields.longest().max(1));
+            config.template = Some(Template { source, fields });
+        } else {
+            fields.apply(&mut config);
+            if let Some(text) = size {
+                config.size = sizes(&text).ok_or_else(|| o.error("size", &text, SIZES))?;
+            }
+            set(&mut config.stamp, stamp);
+            config.flows = flows.unwrap_or(fields.longest().max(config.flows));
+        }
         o.finish()?;
         config.check(uri.as_str())?;
         Ok(config)
+    }
+
+    /// Whether the packets are IPv4.
+    pub(super) fn is_ipv4(&self) -> bool {
+        self.src_ip.first.is_ipv4()
     }
 
     /// Checks every field against its rule.
@@ -225,37 +325,50 @@ impl Config {
         if !(1..=1 << 20).contains(&self.flows) {
             return bad("flows", self.flows.to_string(), "must be from 1 to 1048576".to_owned());
         }
-        if self.src_ip.is_ipv4() != self.dst_ip.is_ipv4() {
-            let rule = format!("must be of the same family as src-ip={}", self.src_ip);
-            return bad("dst-ip", self.dst_ip.to_string(), rule);
+        if self.template.is_some() {
+            return Ok(());
         }
-        if u32::from(self.src_port) + self.flows.min(PORTS) > 65_536 {
+        if self.is_ipv4() != self.dst_ip.first.is_ipv4() {
+            let rule = format!("must be of the same family as src-ip={}", self.src_ip.first);
+            return bad("dst-ip", self.dst_ip.first.to_string(), rule);
+        }
+        let first = self.src_port.first;
+        if !sweep::is_swept(self.src_port) && u32::from(first) + self.flows.min(PORTS) > 65_536 {
             let rule = format!("must leave room for the ports of {} flows", self.flows.min(PORTS));
-            return bad("src-port", self.src_port.to_string(), rule);
+            return bad("src-port", first.to_string(), rule);
         }
         if self.layer == Layer::Any {
             return bad("layer", "any".to_owned(), "must be ethernet or ip".to_owned());
         }
-        if self.vlan.is_some_and(|id| !(1..=4094).contains(&id) || self.layer == Layer::Ip) {
-            let rule = "must be from 1 to 4094, and layer=ethernet".to_owned();
-            return bad("vlan", self.vlan.unwrap_or(0).to_string(), rule);
-        }
-        let (min, max) = (self.headers() + 1, self.link() + 65_535);
-        if let Size::Fixed(size) = self.size
-            && !(min..=max).contains(&(size as usize))
+        if let Some(vlan) = self.vlan
+            && (vlan.first < 1 || vlan.last > 4094 || self.layer == Layer::Ip)
         {
-            return bad("size", size.to_string(), format!("must be from {min} to {max} with these headers"));
+            let rule = "must be from 1 to 4094, and layer=ethernet".to_owned();
+            return bad("vlan", vlan.first.max(vlan.last).to_string(), rule);
         }
-        let unsummed = self.protocol == Protocol::Udp && self.src_ip.is_ipv4() && self.gso.is_none();
+        let (stamp, of) = if self.stamp == Stamps::Time { (tag::TIMED_LEN, " and stamp=time") } else { (1, "") };
+        let (min, max) = (self.headers() + stamp, self.link() + 65_535);
+        let lengths = match &self.size {
+            Size::Fixed(size) => std::slice::from_ref(size),
+            Size::Each(sizes) => sizes,
+            Size::Imix => &[],
+        };
+        if let Some(size) = lengths.iter().find(|size| !(min..=max).contains(&(**size as usize))) {
+            return bad("size", size.to_string(), format!("must be from {min} to {max} with these headers{of}"));
+        }
+        if self.stamp == Stamps::Time && self.gso.is_some() {
+            return bad("stamp", "time".to_owned(), "goes without gso".to_owned());
+        }
+        let unsummed = self.protocol == Protocol::Udp && self.is_ipv4() && self.gso.is_none();
         if self.payload == Payload::Stale && !unsummed {
             let rule = "goes without checksums: with proto=udp and ip=4 only, and without gso".to_owned();
             return bad("payload", "stale".to_owned(), rule);
         }
         if let Some(gso) = self.gso {
-            let Size::Fixed(size) = self.size else {
+            let Size::Fixed(size) = &self.size else {
                 return bad("gso", gso.to_string(), "needs packets of one size, the super-packet's".to_owned());
             };
-            let payload = size as usize - self.headers();
+            let payload = *size as usize - self.headers();
             if usize::from(gso) >= payload {
                 return bad("gso", gso.to_string(), format!("must be less than the payload of size, {payload}"));
             }
@@ -273,9 +386,10 @@ impl Config {
 
     /// Length of the longest packet, or segment of a super-packet, without its Ethernet header.
     pub(super) fn mtu(&self) -> u32 {
-        let longest = match (self.size, self.gso) {
-            (Size::Fixed(bytes), None) => bytes,
-            (Size::Fixed(bytes), Some(payload)) => bytes.min(self.headers() as u32 + u32::from(payload)),
+        let longest = match (&self.size, self.gso) {
+            (Size::Fixed(bytes), None) => *bytes,
+            (Size::Fixed(bytes), Some(payload)) => (*bytes).min(self.headers() as u32 + u32::from(payload)),
+            (Size::Each(sizes), _) => sizes.iter().copied().max().unwrap_or(0),
             (Size::Imix, _) => IMIX.into_iter().max().unwrap_or(0).into(),
         };
         longest.saturating_sub(self.link() as u32)
@@ -283,7 +397,7 @@ impl Config {
 
     /// Bytes in front of the payload.
     pub(super) fn headers(&self) -> usize {
-        let network = if self.src_ip.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        let network = if self.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
         let transport = match self.protocol {
             Protocol::Udp => udp::HEADER_LEN,
             Protocol::Tcp => tcp::HEADER_LEN,
@@ -298,17 +412,31 @@ fn set<T>(field: &mut T, value: Option<T>) {
     }
 }
 
-fn parsed<T>(
-    options: &mut Options,
-    name: &'static str,
-    parse: impl Fn(&str) -> Option<T>,
-    rule: &str,
-) -> Result<Option<T>, PortError> {
-    let Some(text) = options.text(name) else { return Ok(None) };
-    parse(&text).map(Some).ok_or_else(|| options.error(name, text, rule))
+/// The rule of `size`.
+const SIZES: &str = "must be a number of bytes or imix, FIRST-LAST or FIRST-LAST/STEP, or several of them joined by +";
+
+/// The lengths of `size`: at most 65536.
+fn sizes(text: &str) -> Option<Size> {
+    let number = |text: &str| u32::try_from(crate::uri::parse_number(text)?).ok();
+    match text {
+        "imix" => return Some(Size::Imix),
+        text if !text.contains(['-', '+']) => return number(text).map(Size::Fixed),
+        _ => {}
+    }
+    let mut all = Vec::new();
+    for part in text.split('+') {
+        let (range, step) = part.split_once('/').unwrap_or((part, "1"));
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last, step) = (number(first)?, number(last)?, number(step)?);
+        if part == "imix" || first > last || step == 0 || last > 1 << 17 {
+            return None;
+        }
+        all.extend((first..=last).step_by(step as usize));
+    }
+    (all.len() <= 1 << 16).then_some(Size::Each(all))
 }
 
-fn mac(text: &str) -> Option<Mac> {
+pub(super) fn mac(text: &str) -> Option<Mac> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {
@@ -328,7 +456,7 @@ mod tests {
 
     #[test]
     fn every_option_is_read() {
-        let text = "layer=ethernet,flows=12k,size=65000,proto=tcp,ip=6,rate=2M,count=7,seed=9,gso=1428,vlan=5,\
+        let text = "layer=ethernet,flows=12k,size=65000,proto=tcp,ip=6,rate=2M,count=7,seed=9,stamp=time,vlan=5,\
                     src-mac=2:0:0:0:0:a,dst-mac=ff:ff:ff:ff:ff:ff,src-ip=2001:db8::7,src-port=1000,dst-port=80,verify=on";
         let got = config(text).unwrap();
         let expected = Config {
@@ -340,20 +468,45 @@ mod tests {
             rate: Some(2_000_000),
             count: Some(7),
             seed: 9,
-            gso: Some(1428),
-            vlan: Some(5),
-            src_mac: [2, 0, 0, 0, 0, 10],
-            dst_mac: [255; 6],
-            src_ip: "2001:db8::7".parse().unwrap(),
-            dst_ip: DST_6,
-            src_port: 1000,
-            dst_port: 80,
+            gso: None,
+            vlan: Some(5.into()),
+            src_mac: [2, 0, 0, 0, 0, 10].into(),
+            dst_mac: [255; 6].into(),
+            src_ip: "2001:db8::7".parse::<IpAddr>().unwrap().into(),
+            dst_ip: DST_6.into(),
+            src_port: 1000.into(),
+            dst_port: 80.into(),
+            template: None,
+            stamp: Stamps::Time,
             verify: true,
         };
         assert_eq!(got, expected);
         assert_eq!(config("size=imix").unwrap(), Config { size: Size::Imix, ..Config::default() });
         assert_eq!(config("rate=0").unwrap(), Config::default());
         assert_eq!(config("payload=stale").unwrap(), Config { payload: Payload::Stale, ..Config::default() });
+    }
+
+    #[test]
+    fn ranges_have_as_many_flows_as_the_longest_unless_they_are_given() {
+        let got = config("src-ip=10.0.0.0/24,vlan=100-199,dst-port=7-8").unwrap();
+        assert_eq!(
+            (got.flows, got.vlan, got.dst_port),
+            (256, Some(Sweep { first: 100, last: 199 }), Sweep { first: 7, last: 8 })
+        );
+        assert_eq!(config("src-ip=10.0.0.0/8").unwrap().flows, 1 << 16);
+        assert_eq!(config("src-ip=10.0.0.0/8,flows=3").unwrap().flows, 3);
+        assert_eq!(config("vlan=1-2").unwrap().flows, 8);
+    }
+
+    #[test]
+    fn sizes_are_lists_of_numbers_and_ranges_with_steps() {
+        let sizes = |text: &str| config(&format!("size={text}")).map(|config| config.size);
+        assert_eq!(sizes("64-67"), Ok(Size::Each(vec![64, 65, 66, 67])));
+        assert_eq!(sizes("64-200/64+1500+64"), Ok(Size::Each(vec![64, 128, 192, 1500, 64])));
+        for bad in ["67-64", "64-70/0", "64+imix", "64-", "64+", "-64", "43-65535+43-1000", "64-99999999999"] {
+            assert!(sizes(bad).unwrap_err().contains("joined by +"), "{bad}");
+        }
+        assert!(sizes("40-80").unwrap_err().contains("size=40: must be from 43"));
     }
 
     #[test]
@@ -368,6 +521,13 @@ mod tests {
             ("src-port=60000,flows=6000", "src-port=60000: must leave room"),
             ("vlan=4095", "vlan=4095"),
             ("vlan=7,layer=ip", "layer=ethernet"),
+            ("size=61,stamp=time", "size=61: must be from 62 to 65549 with these headers and stamp=time"),
+            ("size=9000,gso=1000,stamp=time", "stamp=time: goes without gso"),
+            ("vlan=4000-4095", "vlan=4095"),
+            ("dst-port=9-8", "dst-port=9-8: must be a number from 0 to 65535, or FIRST-LAST"),
+            ("src-ip=10.0.0.0/33", "src-ip=10.0.0.0/33: must be an IP address"),
+            ("template=hex:00,size=64", "leave size out"),
+            ("template=hex:0", "template=hex:0: must be an even number of hexadecimal digits"),
             ("gso=1448", "gso=1448: must be less than the payload of size, 22"),
             ("payload=stale,proto=tcp", "payload=stale: goes without checksums"),
             ("payload=stale,ip=6", "payload=stale"),

@@ -10,10 +10,11 @@
 //! (sequence numbers, identification) are added
 //! ([RFC 1071](https://www.rfc-editor.org/rfc/rfc1071#section-2) section 2).
 
-use super::config::{Config, IMIX, PORTS, Payload, Protocol, Size};
+use super::config::{Config, IMIX, PORTS, Payload, Protocol, Size, Stamps};
+use super::sweep;
 use super::tag::{self, Tag};
 use crate::random::Random;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use towpath_packet::port::Layer;
 use towpath_wire::emit::{Checksums, Headers, Ip, IpAddresses, Link, Network, Tcp, Transport, Udp};
 use towpath_wire::ethernet::ethertype;
@@ -44,7 +45,7 @@ pub(super) struct Flow {
     /// IPv4 identification of the next packet.
     pub(super) id: u16,
     /// Index of the next packet's sizes.
-    pub(super) turn: u8,
+    pub(super) turn: u16,
 }
 
 /// The sizes of one packet length.
@@ -77,8 +78,10 @@ pub(super) struct Plan {
     pub(super) sizes: Vec<Sizes>,
     /// The sizes of super-packets, and the payload of a segment, if configured.
     pub(super) super_packet: Option<(Sizes, u16)>,
-    /// All packets have room for a tag.
+    /// All packets have a tag.
     pub(super) tagged: bool,
+    /// The tag has a trial and a time.
+    pub(super) timed: bool,
     /// Packets keep the buffer's old bytes behind the head, and have no checksum.
     pub(super) stale: bool,
 }
@@ -87,28 +90,31 @@ impl Plan {
     /// The plan of a checked configuration.
     pub(super) fn new(config: &Config) -> Plan {
         let (l3, headers) = (config.link(), config.headers());
-        let l4 = l3 + if config.src_ip.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
-        let (lengths, whole) = match (config.size, config.gso) {
+        let l4 = l3 + if config.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        let timed = config.stamp == Stamps::Time;
+        let tag_len = if timed { tag::TIMED_LEN } else { tag::LEN };
+        let (lengths, whole) = match (&config.size, config.gso) {
             (Size::Fixed(size), Some(segment)) => {
-                (vec![headers + usize::from(segment)], Some((size as usize, segment.max(1))))
+                (vec![headers + usize::from(segment)], Some((*size as usize, segment.max(1))))
             }
-            (Size::Fixed(size), None) => (vec![size as usize], None),
+            (Size::Fixed(size), None) => (vec![*size as usize], None),
+            (Size::Each(sizes), _) => (sizes.iter().map(|size| *size as usize).collect(), None),
             (Size::Imix, _) => {
                 let link = if config.layer == Layer::Ip { 14 } else { 0 };
-                (IMIX.map(|len| (usize::from(len) - link).max(headers + tag::LEN)).to_vec(), None)
+                (IMIX.map(|len| (usize::from(len) - link).max(headers + tag_len)).to_vec(), None)
             }
         };
         let longest = lengths.iter().copied().chain(whole.map(|(len, _)| len)).max().unwrap_or(headers);
-        let tagged = lengths.iter().all(|len| len - headers >= tag::LEN);
+        let tagged = config.stamp != Stamps::Off && lengths.iter().all(|len| len - headers >= tag_len);
         let mut payload = vec![0; (longest - headers).max(HEAD)];
         Random::new(config.seed).fill(&mut payload);
         if tagged {
-            payload[..tag::LEN].fill(0);
+            payload[..tag_len].fill(0);
         }
         let sizes = |len: usize| Sizes::new(config, len, &payload);
         let super_packet = whole.map(|(len, segment)| (sizes(len), segment));
         let sizes = lengths.into_iter().map(sizes).collect();
-        Plan { l3, l4, headers, payload, sizes, super_packet, tagged, stale: config.payload == Payload::Stale }
+        Plan { l3, l4, headers, payload, sizes, super_packet, tagged, timed, stale: config.payload == Payload::Stale }
     }
 
     /// The flows of queue `queue` of `queues`: every `queues`th.
@@ -132,7 +138,12 @@ impl Plan {
         clear_variable_fields(front, self.l3, self.l4, config);
         let tag_sum = match self.tagged {
             true => {
-                Tag { flow: index, number: 0 }.write(&mut behind[..tag::LEN]);
+                let tag = Tag { flow: index, number: 0 };
+                if self.timed {
+                    tag.write_timed(behind)
+                } else {
+                    tag.write(behind)
+                }
                 u32::from(checksum::sum(&behind[..tag::LEN]))
             }
             false => 0,
@@ -146,7 +157,7 @@ impl Plan {
             number: 0,
             tcp_seq: random.next() as u32,
             id: random.next() as u16,
-            turn: (random.below(self.sizes.len() as u64)) as u8,
+            turn: (random.below(self.sizes.len() as u64)) as u16,
         }
     }
 }
@@ -159,7 +170,7 @@ impl Sizes {
             Protocol::Tcp => tcp::HEADER_LEN,
         };
         let transport_len = transport + bytes;
-        let network_len = if config.src_ip.is_ipv4() { transport_len + ipv4::HEADER_LEN } else { transport_len };
+        let network_len = if config.is_ipv4() { transport_len + ipv4::HEADER_LEN } else { transport_len };
         // UDP has its length in the header as well as in the pseudo-header.
         let lengths = if config.protocol == Protocol::Udp { 2 * transport_len } else { transport_len };
         Sizes {
@@ -180,9 +191,11 @@ fn protocol(transport: &Transport<'_>) -> u8 {
 }
 
 fn headers(config: &Config, index: u32) -> Headers<'static> {
-    let above = index / PORTS;
-    let src_port = config.src_port + (index % PORTS) as u16;
-    let dst_port = config.dst_port;
+    let src_port = match sweep::is_swept(config.src_port) {
+        true => sweep::at(config.src_port, index),
+        false => config.src_port.first + (index % PORTS) as u16,
+    };
+    let dst_port = sweep::at(config.dst_port, index);
     let transport = match config.protocol {
         Protocol::Udp => Transport::Udp(Udp { src_port, dst_port }),
         Protocol::Tcp => {
@@ -190,23 +203,27 @@ fn headers(config: &Config, index: u32) -> Headers<'static> {
             Transport::Tcp(Tcp { src_port, dst_port, ack: 1, flags, window, ..Tcp::default() })
         }
     };
-    let addresses = match (config.src_ip, config.dst_ip) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddresses::V4 { src: src.to_bits().wrapping_add(above).into(), dst },
-        (src, dst) => {
-            IpAddresses::V6 { src: to_v6(src).wrapping_add(u128::from(above)).into(), dst: to_v6(dst).into() }
-        }
+    let src_ip = match sweep::is_swept(config.src_ip) || sweep::is_swept(config.src_port) {
+        true => sweep::at(config.src_ip, index),
+        false => sweep::above(config.src_ip.first, index / PORTS),
+    };
+    let addresses = match (src_ip, sweep::at(config.dst_ip, index)) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddresses::V4 { src, dst },
+        (src, dst) => IpAddresses::V6 { src: to_v6(src), dst: to_v6(dst) },
     };
     let ip = Ip { addresses, ..Ip::v4([0; 4], [0; 4]) };
-    let tag = config.vlan.map(|id| VlanTag { tpid: ethertype::VLAN, tci: Tci::new(0, false, id) });
+    let id = config.vlan.map(|vlan| sweep::at(vlan, index));
+    let tag = id.map(|id| VlanTag { tpid: ethertype::VLAN, tci: Tci::new(0, false, id) });
     let tags = [tag.unwrap_or_default(), VlanTag::default()];
-    let link = (config.layer != Layer::Ip).then_some(Link { dst: config.dst_mac, src: config.src_mac, tags });
+    let (dst, src) = (sweep::at(config.dst_mac, index), sweep::at(config.src_mac, index));
+    let link = (config.layer != Layer::Ip).then_some(Link { dst, src, tags });
     Headers { link, network: Network::Ip(ip, transport) }
 }
 
-fn to_v6(ip: IpAddr) -> u128 {
+fn to_v6(ip: IpAddr) -> Ipv6Addr {
     match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(ip) => ip.to_bits(),
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
     }
 }
 
@@ -214,7 +231,7 @@ fn to_v6(ip: IpAddr) -> u128 {
 fn clear_variable_fields(front: &mut [u8], l3: usize, l4: usize, config: &Config) {
     let (network, transport) = front[l3..].split_at_mut(l4 - l3);
     if let Ok((mut ip, _)) = ipv4::Header::split_mut(network)
-        && config.src_ip.is_ipv4()
+        && config.is_ipv4()
     {
         ip.set_total_len(0);
         ip.set_checksum(0);

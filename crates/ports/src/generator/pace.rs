@@ -74,6 +74,11 @@ impl Pace {
         due.saturating_sub(self.done)
     }
 
+    /// Packets that were sent or given up.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
     /// Counts `n` sent packets.
     pub(super) fn sent(&mut self, n: u64) {
         self.done += n;

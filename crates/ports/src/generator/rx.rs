@@ -5,11 +5,14 @@ use super::config::{Config, Protocol};
 use super::flow::{Flow, HEAD, Plan, Sizes};
 use super::pace::{Pace, PaceShared};
 use super::stamp;
-use super::tag::Tag;
+use super::tag::{Stamp, Tag};
+use super::template::Frames;
+use super::trials::{LOOK, TrialQueue};
 use std::sync::Arc;
 use std::time::Instant;
 use towpath_packet::port::{RxQueue, State, Wake};
 use towpath_packet::{Batch, Cache, Counters, Gso, GsoKind, Offloads, Packet};
+use towpath_sys::host;
 
 /// A receive queue of generated packets.
 #[derive(Debug)]
@@ -30,6 +33,15 @@ pub struct GenRx {
     /// Packets to allocate at a time: one if packets are longer than a buffer, so that an exhausted
     /// pool does not leave heads without their other buffers.
     burst: usize,
+    /// Sent instead of made packets.
+    frames: Option<Frames>,
+    /// Packets are made when a trial is begun.
+    trials: Option<TrialQueue>,
+    /// Plan and flows of each size of the trials; in the place of the current one lies nothing of
+    /// use.
+    sizes: Vec<(Arc<Plan>, Vec<Flow>)>,
+    /// The size that is made.
+    size: usize,
 }
 
 /// The super-packets of this queue.
@@ -52,7 +64,7 @@ pub(super) struct Share {
 
 impl GenRx {
     pub(super) fn new(config: &Config, plan: Arc<Plan>, flows: Vec<Flow>, share: Share, cache: Cache) -> GenRx {
-        let v6 = config.src_ip.is_ipv6();
+        let v6 = !config.is_ipv4();
         let kind = match config.protocol {
             Protocol::Udp => GsoKind::Udp,
             Protocol::Tcp if v6 => GsoKind::Tcp6,
@@ -61,7 +73,47 @@ impl GenRx {
         let chained = plan.headers + plan.payload.len() > cache.chunk() - cache.headroom();
         let burst = if chained { 1 } else { usize::MAX };
         let (left, pace) = (share.count, share.rate.map(Pace::new));
-        GenRx { plan, flows, next: 0, kind, v6, left, pace, cache, counters: Arc::default(), super_packet: None, burst }
+        GenRx {
+            plan,
+            flows,
+            next: 0,
+            kind,
+            v6,
+            left,
+            pace,
+            cache,
+            counters: Arc::default(),
+            super_packet: None,
+            burst,
+            frames: None,
+            trials: None,
+            sizes: Vec::new(),
+            size: 0,
+        }
+    }
+
+    /// Sends `frames` instead of made packets.
+    pub(super) fn with_frames(mut self, frames: Option<Frames>) -> GenRx {
+        self.frames = frames;
+        if self.frames.as_ref().is_some_and(|frames| frames.longest() > self.cache.chunk() - self.cache.headroom()) {
+            self.burst = 1;
+        }
+        self
+    }
+
+    /// Makes packets when a trial is begun only, of one of `sizes`; the first one is that of this
+    /// queue.
+    pub(super) fn with_trials(mut self, trials: Option<TrialQueue>, sizes: Vec<(Arc<Plan>, Vec<Flow>)>) -> GenRx {
+        let room = self.cache.chunk() - self.cache.headroom();
+        if sizes.iter().any(|(plan, _)| plan.headers + plan.payload.len() > room) {
+            self.burst = 1;
+        }
+        self.sizes = sizes;
+        if trials.is_some() {
+            (self.left, self.pace) = (Some(0), None);
+        }
+        self.trials = trials;
+        self
     }
 
     /// How the rate is kept, if there is one.
@@ -71,7 +123,56 @@ impl GenRx {
 
     /// Whether all packets are made.
     fn finished(&self) -> bool {
-        self.left == Some(0) || self.flows.is_empty()
+        (self.left == Some(0) && self.trials.is_none()) || self.flows.is_empty()
+    }
+
+    /// Begins a trial, if there is a new one.
+    #[inline]
+    fn begin_trial(&mut self) {
+        let Some(trial) = self.trials.as_mut().and_then(TrialQueue::next) else { return };
+        (self.left, self.pace) = (Some(trial.count), Some(Pace::new(trial.rate)));
+        if trial.size != self.size && trial.size < self.sizes.len() {
+            for at in [self.size, trial.size] {
+                if let Some((plan, flows)) = self.sizes.get_mut(at) {
+                    std::mem::swap(plan, &mut self.plan);
+                    std::mem::swap(flows, &mut self.flows);
+                }
+            }
+            self.size = trial.size;
+        }
+        self.flows.iter_mut().for_each(|flow| flow.number = 0);
+        if let Some(frames) = &mut self.frames {
+            frames.restart();
+        }
+    }
+
+    /// Writes trial and time to the packets from `from` on.
+    fn stamp_time(&self, out: &mut Batch, from: usize) {
+        let time = host::clock_monotonic();
+        let stamp = self.trials.as_ref().map_or(Stamp { trial: 0, time }, |trials| trials.stamp(time));
+        if let Some(frames) = &self.frames {
+            return frames.stamp(out, from, stamp);
+        }
+        for packet in out.as_mut_slice().get_mut(from..).unwrap_or_default() {
+            match self.kind {
+                GsoKind::Udp => stamp::time::<false>(packet.linear_mut(), stamp, &self.plan),
+                _ => stamp::time::<true>(packet.linear_mut(), stamp, &self.plan),
+            }
+        }
+    }
+
+    /// Fills the empty packets from `from` on with frames of the template, as [`fill`](GenRx::fill).
+    #[cold]
+    fn fill_frames(&mut self, out: &mut Batch, from: usize) -> u64 {
+        let Some(frames) = &mut self.frames else { return 0 };
+        let empty = out.as_mut_slice().get_mut(from..).unwrap_or_default();
+        let (filled, bytes) = frames.fill(empty, &mut self.cache);
+        while out.len() > from + filled
+            && let Some(packet) = out.pop()
+        {
+            self.cache.free(packet);
+        }
+        bytes
     }
 
     /// Fills the empty packets from `from` on, and frees those for which buffers are missing;
@@ -149,7 +250,7 @@ impl SuperPacket {
 
 /// Copies `head` to the linear part of an empty packet, and `rest` behind it, in as many chunks as
 /// needed.
-fn chain(packet: &mut Packet, head: &[u8], rest: &[u8], cache: &mut Cache) -> Option<()> {
+pub(super) fn chain(packet: &mut Packet, head: &[u8], rest: &[u8], cache: &mut Cache) -> Option<()> {
     let (first, mut rest) = rest.split_at(rest.len().min(packet.tailroom().checked_sub(head.len())?));
     let (front, behind) = packet.push_back(head.len() + first.len()).ok()?.split_at_mut(head.len());
     front.copy_from_slice(head);
@@ -167,11 +268,20 @@ fn chain(packet: &mut Packet, head: &[u8], rest: &[u8], cache: &mut Cache) -> Op
 impl RxQueue for GenRx {
     #[inline]
     fn rx(&mut self, out: &mut Batch) -> usize {
+        if self.trials.is_some() {
+            self.begin_trial();
+        }
         let mut want = self.left.unwrap_or(u64::MAX).min(out.room() as u64);
         if let Some(pace) = &mut self.pace
             && want > 0
         {
             want = want.min(pace.due(Instant::now()));
+            if let Some(trials) = &mut self.trials {
+                // What is given up is a part of the trial, too.
+                let left = trials.left(pace.done());
+                self.left = Some(left);
+                want = want.min(left);
+            }
         }
         if want == 0 || self.flows.is_empty() {
             return 0;
@@ -182,6 +292,7 @@ impl RxQueue for GenRx {
             let at = out.len();
             self.cache.alloc_bulk(out, self.burst.min(end - at));
             bytes += match (self.v6, self.kind) {
+                _ if self.frames.is_some() => self.fill_frames(out, at),
                 (false, GsoKind::Udp) => self.fill::<false, false>(out, at),
                 (true, GsoKind::Udp) => self.fill::<true, false>(out, at),
                 (false, _) => self.fill::<false, true>(out, at),
@@ -192,8 +303,14 @@ impl RxQueue for GenRx {
             }
         }
         let made = (out.len() - from) as u64;
+        if self.plan.timed {
+            self.stamp_time(out, from);
+        }
         if let Some(left) = &mut self.left {
             *left -= made;
+            if let Some(trials) = &mut self.trials {
+                trials.made(made, *left);
+            }
         }
         if let Some(pace) = &mut self.pace {
             pace.sent(made);
@@ -222,6 +339,7 @@ impl RxQueue for GenRx {
     fn wake(&self) -> Wake {
         match &self.pace {
             _ if self.finished() => Wake::Never,
+            _ if self.trials.is_some() && self.left == Some(0) => Wake::At(Instant::now() + LOOK),
             // A due packet waits for a buffer.
             Some(pace) => pace.next().filter(|at| *at > Instant::now()).map_or(Wake::Poll, Wake::At),
             None => Wake::Poll,

@@ -4,7 +4,7 @@
 //! sums. So the cost does not depend on the packet's length.
 
 use super::flow::{Flow, Plan, Sizes};
-use super::tag::{self, fold, words};
+use super::tag::{self, Stamp, fold, words};
 use towpath_packet::{Checksum, Packet};
 use towpath_wire::{checksum, ipv4, ipv6, tcp, udp};
 
@@ -92,4 +92,30 @@ pub(super) fn super_packet<const V6: bool, const TCP: bool>(
     flow.id = flow.id.wrapping_add(segs);
     flow.tcp_seq = flow.tcp_seq.wrapping_add(sizes.payload as u32);
     Some(())
+}
+
+/// Writes trial and time to the tag of a complete packet, and adds them to its checksum; the fields
+/// are zero. Does nothing if the packet is truncated.
+pub(super) fn time<const TCP: bool>(bytes: &mut [u8], stamp: Stamp, plan: &Plan) {
+    let check = plan.l4 + if TCP { tcp::offset::CHECKSUM } else { udp::offset::CHECKSUM };
+    write_time(bytes, stamp, plan.headers, (!plan.stale).then_some((check, !TCP)));
+}
+
+/// Writes trial and time to the tag at `tag`. The checksum at `check.0`, which the fields are zero
+/// for, gets their sum; `check.1`: it is UDP's, in which zero means none.
+#[inline]
+pub(super) fn write_time(bytes: &mut [u8], stamp: Stamp, tag: usize, check: Option<(usize, bool)>) {
+    let Some(field) = bytes.get_mut(tag + tag::TRIAL..).and_then(<[u8]>::first_chunk_mut) else { return };
+    *field = stamp.bytes();
+    let Some((at, is_udp)) = check else { return };
+    let Some(check) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) else { return };
+    *check = added(u16::from_be_bytes(*check), stamp.sum(), is_udp).to_be_bytes();
+}
+
+/// A checksum with `sum` added to the bytes that it covers
+/// ([RFC 1624](https://www.rfc-editor.org/rfc/rfc1624#section-3)).
+#[inline]
+pub(super) fn added(check: u16, sum: u32, is_udp: bool) -> u16 {
+    let sum = fold(sum + u32::from(!check));
+    if is_udp { checksum::finish_udp(sum) } else { checksum::finish(sum) }
 }

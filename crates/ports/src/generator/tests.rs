@@ -1,7 +1,8 @@
+use super::verify::verified;
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
-use towpath_packet::port::{Layer, State, TxQueue, Verified, Wake};
+use towpath_packet::port::{Layer, State, TxQueue, Wake};
 use towpath_packet::{Batch, Checksum, GsoKind, Packet, PoolConfig};
 use towpath_wire::dissect::Stop;
 use towpath_wire::verify::{Check, verify};
@@ -45,8 +46,12 @@ fn any_config() -> impl Strategy<Value = Config> {
         let mut config = config(&format!("flows={flows},ip={}", if v6 { 6 } else { 4 }));
         config.protocol = if tcp { Protocol::Tcp } else { Protocol::Udp };
         config.layer = if bare { Layer::Ip } else { Layer::Ethernet };
-        config.vlan = vlan.filter(|_| !bare);
+        config.vlan = vlan.filter(|_| !bare).map(Sweep::from);
         config.seed = seed;
+        // A stamp of time has the room that the lengths leave.
+        if !imix && extra >= 20 && seed % 3 == 0 {
+            config.stamp = Stamps::Time;
+        }
         config.size = if imix { Size::Imix } else { Size::Fixed(config.headers() as u32 + 1 + extra) };
         config
     })
@@ -83,7 +88,7 @@ proptest! {
             assert_eq!((found.stop, found.end as usize), (Stop::Complete, bytes.len()));
             let verdict = verify(&bytes, link_of(&config));
             assert!(verdict.transport == Check::Good && verdict.is_sound());
-            assert_eq!(found.tags[0].tci.vid(), config.vlan.unwrap_or(0));
+            assert_eq!(found.tags[0].tci.vid(), config.vlan.map_or(0, |vlan| vlan.first));
             if let Size::Fixed(size) = config.size {
                 assert_eq!(bytes.len(), size as usize);
             }
@@ -94,7 +99,7 @@ proptest! {
     #[test]
     fn flows_take_turns_and_each_tcp_stream_is_contiguous(config in any_config()) {
         // A header more, so that TCP fits where UDP did.
-        let size = match config.size { Size::Fixed(size) => Size::Fixed(size + 12), Size::Imix => Size::Imix };
+        let size = match config.size { Size::Fixed(size) => Size::Fixed(size + 12), ref other => other.clone() };
         let config = Config { protocol: Protocol::Tcp, size, ..config };
         let mut next: HashMap<u16, u32> = HashMap::new();
         generate(config.clone(), Offloads::NONE, 200, |packet| {
@@ -254,7 +259,7 @@ fn an_exhausted_pool_yields_fewer_packets_and_loses_neither_numbers_nor_buffers(
     }
     let found = verifier.read();
     assert!(found.arrived > 0);
-    assert_eq!(found, Verified { arrived: found.arrived, ..Verified::default() });
+    assert_eq!(found, verified! { arrived: found.arrived });
     drop(rx);
     assert_eq!(pool.stats().free, 40);
 }
@@ -296,7 +301,7 @@ fn packets_that_are_lost_late_or_sent_twice_are_found_by_the_sink() {
     let noise = Packet::copy_from(&mut cache, &[0; 60]).unwrap();
     assert!(tx.tx(&mut to) == 63 && to.push(noise).is_ok() && tx.tx(&mut to) == 1);
     let found = control.verified().unwrap();
-    assert_eq!(found, Verified { arrived: 62, lost: 2, late: 1, twice: 1, foreign: 1, ..Verified::default() });
+    assert_eq!(found, verified! { arrived: 62, lost: 2, late: 1, late_extent: 1, twice: 1, foreign: 1 });
     assert_eq!(tx.counters().snapshot().packets, 64);
 }
 
@@ -313,7 +318,7 @@ fn a_flow_that_changes_its_queue_loses_nothing() {
             turn += 1;
         }
     }
-    assert_eq!(control.verified().unwrap(), Verified { arrived: 600, ..Verified::default() });
+    assert_eq!(control.verified().unwrap(), verified! { arrived: 600 });
 }
 
 #[test]
@@ -326,4 +331,190 @@ fn the_handle_reports_the_rate_of_all_queues_and_no_check_unless_there_is_one() 
     assert_eq!((control.verified(), control.settings().is_empty()), (None, true));
     let (unpaced, _queues) = started("flows=2", 2, &pool);
     assert_eq!(unpaced.pacing(std::time::Instant::now()), None);
+}
+
+#[test]
+fn each_flow_has_its_value_of_every_range_and_right_checksums() {
+    let options =
+        "vlan=100-102,src-mac=2:0:0:0:0:1-2:0:0:0:0:2,src-ip=10.0.0.0/30,dst-ip=10.1.0.9-10.1.1.8,dst-port=7-8";
+    let config = config(options);
+    assert_eq!(config.flows, 256);
+    let mut flow = 0u32;
+    generate(config, Offloads::NONE, 600, |packet| {
+        let bytes = packet.to_vec();
+        let found = dissect(&bytes, LinkKind::Ethernet);
+        assert!(verify(&bytes, LinkKind::Ethernet).is_sound());
+        let i = flow % 256;
+        flow += 1;
+        assert_eq!(u32::from(found.tags[0].tci.vid()), 100 + i % 3);
+        assert_eq!(u32::from(bytes[11]), 1 + i % 2);
+        let ip = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+        let l3 = usize::from(found.l3);
+        assert_eq!((ip(l3 + 12), ip(l3 + 16)), (0x0a00_0000 + i % 4, 0x0a01_0009 + i));
+        assert_eq!((u32::from(found.flow.src_port), u32::from(found.flow.dst_port)), (49152 + i, 7 + i % 2));
+    });
+}
+
+#[test]
+fn a_list_of_sizes_is_gone_through_by_each_flow_in_order() {
+    let mut lengths: HashMap<u16, Vec<usize>> = HashMap::new();
+    generate(config("flows=3,size=64-66+1500"), Offloads::NONE, 24, |packet| {
+        let bytes = packet.to_vec();
+        assert!(verify(&bytes, LinkKind::Ethernet).is_sound());
+        lengths.entry(dissect(&bytes, LinkKind::Ethernet).flow.src_port).or_default().push(bytes.len());
+    });
+    for lengths in lengths.values() {
+        let order = [64, 65, 66, 1500];
+        let first = order.iter().position(|len| *len == lengths[0]).unwrap();
+        let expected: Vec<_> = order.into_iter().cycle().skip(first).take(8).collect();
+        assert_eq!(*lengths, expected);
+    }
+}
+
+/// A UDP frame with a payload of 30 bytes, in hexadecimal.
+fn hex_frame(options: &str) -> String {
+    let mut hex = String::new();
+    generate(config(&format!("size=72,stamp=off,{options}")), Offloads::NONE, 1, |packet| {
+        hex = packet.to_vec().iter().map(|byte| format!("{byte:02x}")).collect();
+    });
+    hex
+}
+
+#[test]
+fn a_template_is_sent_as_it_is_but_for_the_fields_that_are_given() {
+    for options in ["proto=udp", "proto=tcp", "ip=6", "vlan=7"] {
+        let hex = hex_frame(options);
+        let bytes = |more: &str| {
+            let mut all = Vec::new();
+            let config = config(&format!("template=hex:{hex}{more}"));
+            generate(config, Offloads::NONE, 3, |packet| all.push(packet.to_vec()));
+            all
+        };
+        let plain = bytes("");
+        assert!(plain.iter().all(|frame| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>() == hex));
+        let swept = bytes(",dst-mac=2:0:0:0:0:9,dst-port=1000-1001,src-port=0-65535");
+        for (i, frame) in swept.iter().enumerate() {
+            assert!(verify(frame, LinkKind::Ethernet).is_sound(), "{options}");
+            let found = dissect(frame, LinkKind::Ethernet);
+            assert_eq!((usize::from(found.flow.dst_port), usize::from(found.flow.src_port)), (1000 + i % 2, i));
+            assert_eq!(
+                (&frame[..6], &frame[found.payload.into()..]),
+                (&[2, 0, 0, 0, 0, 9][..], &plain[0][found.payload.into()..])
+            );
+        }
+    }
+}
+
+#[test]
+fn stamps_of_a_template_and_of_made_packets_are_found_with_latencies_and_right_checksums() {
+    let pool = pool();
+    let hex = hex_frame("proto=udp");
+    let sources =
+        [format!("template=hex:{hex},dst-ip=10.0.0.1-10.0.0.3"), "size=90,proto=tcp".into(), "size=imix,ip=6".into()];
+    for options in sources {
+        let (control, mut queues) = started(&format!("{options},stamp=time,verify=on,count=100"), 1, &pool);
+        let mut arrived = 0;
+        while queues.rx[0].state() == State::Up {
+            let mut batch = Batch::new();
+            queues.rx[0].rx(&mut batch);
+            arrived += batch.len() as u64;
+            assert!(batch.iter().all(|packet| verify(&packet.to_vec(), LinkKind::Ethernet).is_sound()), "{options}");
+            queues.tx[0].tx(&mut batch);
+        }
+        let mut found = control.verified().unwrap();
+        let latency = found.latency.take().unwrap();
+        assert_eq!((arrived, found), (100, verified! { arrived: 100 }), "{options}");
+        assert!(
+            latency.samples == 100 && latency.min > 0 && latency.p50 <= latency.p99 && latency.max < 60_000_000_000
+        );
+    }
+}
+
+#[test]
+fn what_a_template_cannot_be_names_the_frame_and_the_rule() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.pcap");
+    let capture = |frames: &[(&[u8], u32)]| {
+        let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
+        for (frame, original) in frames {
+            file.extend([0; 8]);
+            file.extend((frame.len() as u32).to_le_bytes());
+            file.extend(original.to_le_bytes());
+            file.extend(*frame);
+        }
+        std::fs::write(&path, file).unwrap();
+    };
+    let error = |options: &str| match open(config(&format!("template={}{options}", path.display()))) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    let arp = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6], &[0; 28]].concat();
+    capture(&[(&arp, 42), (&arp, 42)]);
+    assert_eq!(error(""), "");
+    assert!(error(",dst-ip=10.0.0.1").contains("frame 1: dst-ip needs an IPv4 header in the frame"));
+    assert!(error(",vlan=7").contains("frame 1: vlan needs an 802.1Q tag"));
+    assert!(error(",stamp=number").contains("frame 1: stamp needs a UDP or TCP header"));
+    assert!(error(",layer=ip").contains("give layer=ethernet"));
+    capture(&[(&arp, 42), (&arp, 1500)]);
+    assert!(error("").contains("frame 2: has 42 of 1500 bytes: record whole frames"));
+    capture(&[(&arp[..13], 13)]);
+    assert!(error("").contains("frame 1: has 13 bytes"), "{}", error(""));
+    capture(&[]);
+    assert!(error("").contains("must have a frame"), "{}", error(""));
+    std::fs::write(&path, "no capture").unwrap();
+    assert!(!error("").is_empty());
+}
+
+/// Moves packets of `queues` from generator to sink until `done`.
+fn pump(queues: &mut Queues<GenRx, GenTx>, mut done: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !done() {
+        assert!(std::time::Instant::now() < end);
+        for (rx, tx) in queues.rx.iter_mut().zip(&mut queues.tx) {
+            let mut batch = Batch::new();
+            rx.rx(&mut batch);
+            tx.tx(&mut batch);
+        }
+    }
+}
+
+#[test]
+fn a_generator_with_trials_waits_and_sends_each_with_numbers_of_its_own() {
+    let pool = pool();
+    let mut port = open(config("flows=3,size=100,stamp=time,verify=on,count=5")).unwrap();
+    let trials = port.trials(&[Size::Fixed(100), Size::Fixed(1000)]).unwrap();
+    assert!(!port.info().finite && port.info().mtu == 986);
+    let mut queues = port.start(Start { pool: pool.clone(), queues: 2, accept: Offloads::NONE }).unwrap();
+    assert_eq!((queues.rx[0].rx(&mut Batch::new()), queues.rx[0].state()), (0, State::Up));
+    assert!(matches!(queues.rx[0].wake(), Wake::At(_)));
+    let mut bytes = 0;
+    for (number, size, len) in [(7, 0, 100), (8, 1, 1000), (9, 0, 100), (10, 1, 1000)] {
+        trials.expect(number);
+        trials.begin(Trial { number, rate: 1_000_000, count: 1001, size });
+        assert!(!trials.progress().complete);
+        pump(&mut queues, || trials.progress().complete);
+        let (progress, mut found) = (trials.progress(), trials.verified());
+        assert_eq!(progress.made + progress.given_up, 1001);
+        assert!(
+            progress.made > 0
+                && found.latency.take().unwrap().samples == progress.made
+                && trials.latency(0.9) > Some(0)
+        );
+        assert_eq!(found, verified! { arrived: progress.made });
+    }
+}
+
+#[test]
+fn a_trial_that_stands_still_gives_packets_up_and_does_not_send_them_all_at_once() {
+    let pool = pool();
+    let mut port = open(config("flows=1,size=100,stamp=time")).unwrap();
+    let trials = port.trials(&[]).unwrap();
+    let mut queues = port.start(Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE }).unwrap();
+    trials.begin(Trial { number: 1, rate: 100_000, count: 20_000, size: 0 });
+    assert!(queues.rx[0].rx(&mut Batch::new()) > 0);
+    // As long as the whole trial: only what is caught up with in ten milliseconds is still sent.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    pump(&mut queues, || trials.progress().complete);
+    let progress = trials.progress();
+    assert!(progress.made <= 1100 && progress.made + progress.given_up == 20_000, "{progress:?}");
 }

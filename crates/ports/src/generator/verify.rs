@@ -11,21 +11,29 @@
 //! the window could be either. Memory is fixed: [`MEMORY`] bytes of bits, divided among the flows,
 //! of which the kernel provides the pages that are used.
 //!
+//! A packet with a time is also a sample of the latency, which a histogram has to three digits.
+//!
 //! All queues of a port share the windows, because a flow may change its queue. They are locked once
 //! per batch.
 
-use super::tag::{self, Tag};
-use std::sync::atomic::AtomicU64;
+use super::tag::{self, Stamp, Tag};
+use hdrhistogram::Histogram;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
-use towpath_packet::port::Verified;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use towpath_packet::port::{Latency, Verified};
 use towpath_packet::{Batch, Packet};
+use towpath_sys::host;
 use towpath_wire::{LinkKind, dissect};
 
 /// Flows that are tracked at least.
 const FLOWS: u32 = 1 << 16;
 /// Bytes of all windows.
 const MEMORY: usize = 32 << 20;
+/// The longest latency, in nanoseconds, that is told from a longer one: a minute.
+const LONGEST: u64 = 60_000_000_000;
+/// Packets of all trials are checked.
+const ANY: u32 = u32::MAX;
 
 /// Checks the packets of all transmit queues of a port.
 #[derive(Debug)]
@@ -35,6 +43,8 @@ pub(super) struct Verifier {
     link: LinkKind,
     /// Packets that are to arrive.
     expected: Option<u64>,
+    /// The trial whose packets are checked, or [`ANY`]; written with the windows locked.
+    trial: AtomicU32,
 }
 
 /// Counters; written with the windows locked, read by any thread.
@@ -45,9 +55,11 @@ struct Totals {
     arrived: AtomicU64,
     before_first: AtomicU64,
     late: AtomicU64,
+    late_extent: AtomicU64,
     twice: AtomicU64,
     too_old: AtomicU64,
     foreign: AtomicU64,
+    other_trial: AtomicU64,
 }
 
 /// The latest numbers of each flow.
@@ -57,6 +69,8 @@ struct Windows {
     /// `words` for each flow: bit `n % width` is set if number `n` arrived.
     bits: Vec<u64>,
     words: usize,
+    /// Nanoseconds; made with the first sample.
+    latency: Option<Histogram<u64>>,
 }
 
 /// Numbers are extended to 64 bits: those of tags wrap around.
@@ -74,26 +88,53 @@ impl Verifier {
         let flows = flows.max(FLOWS) as usize;
         let words = (MEMORY / 8 / flows).max(1);
         let windows = Mutex::new(Windows::new(flows, words));
-        Verifier { windows, totals: Totals::default(), link, expected }
+        Verifier { windows, totals: Totals::default(), link, expected, trial: AtomicU32::new(ANY) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Windows> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what was found, and checks packets of the trial `number` from now on.
+    pub(super) fn expect(&self, number: u16) {
+        let mut windows = self.lock();
+        windows.restart();
+        self.totals.restart();
+        self.trial.store(number.into(), Relaxed);
     }
 
     /// Checks the tags of a batch, one for each segment of its packets.
     pub(super) fn check(&self, batch: &Batch) {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        batch.iter().for_each(|packet| self.check_packet(packet, &mut windows));
+        let mut windows = self.lock();
+        let trial = self.trial.load(Relaxed);
+        let mut now = None;
+        batch.iter().for_each(|packet| self.check_packet(packet, &mut windows, trial, &mut now));
     }
 
-    fn check_packet(&self, packet: &Packet, windows: &mut Windows) {
+    /// Checks a packet of a batch. `now` is the time of the batch, read when it is needed first.
+    fn check_packet(&self, packet: &Packet, windows: &mut Windows, trial: u32, now: &mut Option<u64>) {
         let found = dissect(packet.linear(), self.link);
         let payload = usize::from(found.payload);
         let step = packet.gso().map_or(usize::MAX, |gso| usize::from(gso.size.max(1)));
         let mut at = payload;
         while at == payload || at < packet.len() {
-            let mut bytes = [0; tag::LEN];
-            let whole = packet.copy_to(at, &mut bytes) == tag::LEN;
-            match Tag::read(&bytes).filter(|_| whole) {
-                Some(tag) => windows.note(tag, &self.totals),
+            let mut bytes = [0; tag::TIMED_LEN];
+            let len = packet.copy_to(at, &mut bytes);
+            let stamp = Stamp::read(&bytes).filter(|_| len == tag::TIMED_LEN);
+            let tag = bytes.first_chunk().and_then(Tag::read).filter(|_| len >= tag::LEN);
+            match tag {
                 None => add(&self.totals.foreign, 1),
+                Some(_) if trial != ANY && stamp.is_none_or(|stamp| u32::from(stamp.trial) != trial) => {
+                    add(&self.totals.other_trial, 1);
+                }
+                Some(tag) => {
+                    if windows.note(tag, &self.totals)
+                        && let Some(stamp) = stamp
+                    {
+                        let now = *now.get_or_insert_with(host::clock_monotonic);
+                        windows.sample(now.saturating_sub(stamp.time));
+                    }
+                }
             }
             at = at.saturating_add(step);
         }
@@ -101,7 +142,25 @@ impl Verifier {
 
     /// The result up to now.
     pub(super) fn read(&self) -> Verified {
-        self.totals.read(self.expected)
+        let windows = self.lock();
+        let latency = windows.latency.as_ref().filter(|histogram| !histogram.is_empty()).map(|histogram| {
+            let at = |quantile| histogram.value_at_quantile(quantile);
+            let mut latency = Latency::default();
+            (latency.samples, latency.min, latency.max) = (histogram.len(), histogram.min(), histogram.max());
+            (latency.p50, latency.p99, latency.p999) = (at(0.5), at(0.99), at(0.999));
+            latency
+        });
+        drop(windows);
+        let mut found = self.totals.read(self.expected);
+        found.latency = latency;
+        found
+    }
+
+    /// The value of a quantile of the latencies, in nanoseconds; `None` without a sample.
+    pub(super) fn latency(&self, quantile: f64) -> Option<u64> {
+        let windows = self.lock();
+        let histogram = windows.latency.as_ref().filter(|histogram| !histogram.is_empty())?;
+        Some(histogram.value_at_quantile(quantile))
     }
 }
 
@@ -110,16 +169,33 @@ impl Totals {
         // The writer updates the span first, so that a reader never sees a negative loss.
         let arrived = self.arrived.load(Relaxed);
         let span = self.span.load(Relaxed);
-        Verified {
-            arrived,
-            lost: span.saturating_sub(arrived),
-            before_first: self.before_first.load(Relaxed),
-            outstanding: expected.unwrap_or(0).saturating_sub(span),
-            late: self.late.load(Relaxed),
-            twice: self.twice.load(Relaxed),
-            too_old: self.too_old.load(Relaxed),
-            foreign: self.foreign.load(Relaxed),
-        }
+        let mut found = Verified::default();
+        found.arrived = arrived;
+        found.lost = span.saturating_sub(arrived);
+        found.before_first = self.before_first.load(Relaxed);
+        found.outstanding = expected.unwrap_or(0).saturating_sub(span);
+        found.late = self.late.load(Relaxed);
+        found.late_extent = self.late_extent.load(Relaxed);
+        found.twice = self.twice.load(Relaxed);
+        found.too_old = self.too_old.load(Relaxed);
+        found.foreign = self.foreign.load(Relaxed);
+        found.other_trial = self.other_trial.load(Relaxed);
+        found
+    }
+
+    fn restart(&self) {
+        let all = [
+            &self.span,
+            &self.arrived,
+            &self.before_first,
+            &self.late,
+            &self.late_extent,
+            &self.twice,
+            &self.too_old,
+            &self.foreign,
+            &self.other_trial,
+        ];
+        all.into_iter().for_each(|counter| counter.store(0, Relaxed));
     }
 }
 
@@ -130,7 +206,25 @@ fn add(counter: &AtomicU64, n: u64) {
 
 impl Windows {
     fn new(flows: usize, words: usize) -> Windows {
-        Windows { flows: vec![Flow::default(); flows], bits: vec![0; flows * words], words }
+        Windows { flows: vec![Flow::default(); flows], bits: vec![0; flows * words], words, latency: None }
+    }
+
+    /// Forgets all packets. Bits behind the highest number of a flow are cleared before they are
+    /// read.
+    fn restart(&mut self) {
+        self.flows.fill(Flow::default());
+        if let Some(latency) = &mut self.latency {
+            latency.reset();
+        }
+    }
+
+    fn sample(&mut self, nanos: u64) {
+        if self.latency.is_none() {
+            self.latency = Histogram::new_with_bounds(1, LONGEST, 3).ok();
+        }
+        if let Some(latency) = &mut self.latency {
+            latency.saturating_record(nanos.max(1));
+        }
     }
 
     /// Numbers in a window.
@@ -138,11 +232,13 @@ impl Windows {
         self.words as u64 * u64::from(u64::BITS)
     }
 
-    fn note(&mut self, Tag { flow, number }: Tag, totals: &Totals) {
+    /// Notes a packet; whether it arrived for the first time.
+    fn note(&mut self, Tag { flow, number }: Tag, totals: &Totals) -> bool {
         let (width, at) = (self.width(), flow as usize);
         let words = self.bits.chunks_exact_mut(self.words).nth(at);
         let (Some(flow), Some(words)) = (self.flows.get_mut(at), words) else {
-            return add(&totals.foreign, 1);
+            add(&totals.foreign, 1);
+            return false;
         };
         let back = u64::from((flow.next as u32).wrapping_sub(number));
         let is_behind = (1..=1 << 31).contains(&back) && back <= flow.next;
@@ -156,20 +252,40 @@ impl Windows {
             add(&totals.span, number + 1 - flow.next);
             flow.next = number + 1;
             set(words, number);
-            return add(&totals.arrived, 1);
+            add(&totals.arrived, 1);
+            return true;
         }
         let number = flow.next - back;
         if back > width {
             add(&totals.too_old, 1);
+            false
         } else if set(words, number) {
             add(&totals.twice, 1);
+            false
         } else {
+            let extent = arrived_between(words, number + 1, flow.next);
+            totals.late_extent.store(extent.max(totals.late_extent.load(Relaxed)), Relaxed);
             add(&totals.before_first, number.min(flow.first).wrapping_sub(flow.first));
             flow.first = flow.first.min(number);
             add(&totals.late, 1);
             add(&totals.arrived, 1);
+            true
         }
     }
+}
+
+/// The numbers of `from..to` that arrived, of a window that has them all.
+fn arrived_between(words: &[u64], from: u64, to: u64) -> u64 {
+    let bits = u64::from(u64::BITS);
+    let (mut at, mut sum) = (from, 0);
+    while at < to {
+        let (word, bit) = place(words, at);
+        let n = (bits - at % bits).min(to - at);
+        let mask = if n == bits { u64::MAX } else { ((1 << n) - 1) * bit };
+        sum += u64::from((words[word] & mask).count_ones());
+        at += n;
+    }
+    sum
 }
 
 /// The word and the bit of a number.
@@ -197,6 +313,18 @@ fn clear(words: &mut [u64], from: u64, n: u64) {
     }
 }
 
+/// What was found, by its fields; the others are zero.
+#[cfg(test)]
+macro_rules! verified {
+    ($($field:ident: $value:expr),*) => {{
+        let mut found = towpath_packet::port::Verified::default();
+        $(found.$field = $value;)*
+        found
+    }};
+}
+#[cfg(test)]
+pub(super) use verified;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +334,9 @@ mod tests {
     /// Windows of 128 numbers.
     fn verdict(numbers: impl IntoIterator<Item = (u32, u32)>) -> Verified {
         let (mut windows, totals) = (Windows::new(4, 2), Totals::default());
-        numbers.into_iter().for_each(|(flow, number)| windows.note(Tag { flow, number }, &totals));
+        numbers.into_iter().for_each(|(flow, number)| {
+            windows.note(Tag { flow, number }, &totals);
+        });
         totals.read(None)
     }
 
@@ -218,35 +348,72 @@ mod tests {
     fn numbers_in_order_are_neither_lost_nor_late_even_across_the_wrap() {
         let before_first = u64::from(u32::MAX - 500);
         let numbers = (0..1000).map(|i| (u32::MAX - 500).wrapping_add(i));
-        assert_eq!(one(numbers), Verified { arrived: 1000, lost: before_first, before_first, ..Verified::default() });
-        assert_eq!(one(0..1000), Verified { arrived: 1000, ..Verified::default() });
+        assert_eq!(one(numbers), verified! { arrived: 1000, lost: before_first, before_first: before_first });
+        assert_eq!(one(0..1000), verified! { arrived: 1000 });
+    }
+
+    #[test]
+    fn a_late_packet_is_overtaken_by_those_above_it_that_arrived_before() {
+        // The bits of 3 to 5 and of 200 lie around the end of a word.
+        assert_eq!(one([0, 1, 5, 3, 2, 4]).late_extent, 2);
+        let found = one((0..60).chain(61..80).chain([60]));
+        assert_eq!(found, verified! { arrived: 80, late: 1, late_extent: 19 });
+    }
+
+    #[test]
+    fn packets_of_another_trial_are_not_counted_for_this_one() {
+        let pool = towpath_packet::Pool::new(towpath_packet::PoolConfig::default().capacity(64)).unwrap();
+        let mut cache = pool.cache(towpath_packet::Direction::Tx).unwrap();
+        let verifier = Verifier::new(1, None, LinkKind::Ethernet);
+        let mut send = |trial: u16, number: u32| {
+            let mut frame = vec![0; 42 + tag::TIMED_LEN];
+            frame[12..14].copy_from_slice(&[8, 0]);
+            frame[14..24].copy_from_slice(&[0x45, 0, 0, 28 + tag::TIMED_LEN as u8, 0, 0, 0, 0, 9, 17]);
+            frame[38..40].copy_from_slice(&[0, 8 + tag::TIMED_LEN as u8]);
+            Tag { flow: 0, number }.write_timed(&mut frame[42..]);
+            frame[42 + tag::TRIAL..].copy_from_slice(&Stamp { trial, time: host::clock_monotonic() }.bytes());
+            let mut batch = Batch::new();
+            assert!(batch.push(Packet::copy_from(&mut cache, &frame).unwrap()).is_ok());
+            verifier.check(&batch);
+            let mut found = verifier.read();
+            found.latency = None;
+            found
+        };
+        assert_eq!(send(1, 5), verified! { arrived: 1, lost: 5, before_first: 5 });
+        verifier.expect(2);
+        assert_eq!(send(1, 6), verified! { other_trial: 1 });
+        assert_eq!(send(2, 0), verified! { other_trial: 1, arrived: 1 });
+        let latency = verifier.read().latency.unwrap();
+        assert!(latency.samples == 1 && latency.min <= latency.p50 && verifier.latency(0.5) == Some(latency.p50));
+        verifier.expect(3);
+        assert_eq!((verifier.read(), verifier.latency(0.5)), (Verified::default(), None));
     }
 
     #[test]
     fn gaps_are_lost_until_they_are_filled_late() {
-        assert_eq!(one([0, 1, 5]), Verified { arrived: 3, lost: 3, ..Verified::default() });
-        assert_eq!(one([0, 1, 5, 3, 2, 4]), Verified { arrived: 6, late: 3, ..Verified::default() });
+        assert_eq!(one([0, 1, 5]), verified! { arrived: 3, lost: 3 });
+        assert_eq!(one([0, 1, 5, 3, 2, 4]), verified! { arrived: 6, late: 3, late_extent: 2 });
     }
 
     #[test]
     fn what_precedes_the_first_arrival_is_lost_and_told_apart_until_it_comes() {
-        assert_eq!(one([5]), Verified { arrived: 1, lost: 5, before_first: 5, ..Verified::default() });
+        assert_eq!(one([5]), verified! { arrived: 1, lost: 5, before_first: 5 });
         let found = one([5, 2, 6]);
-        assert_eq!(found, Verified { arrived: 3, late: 1, lost: 4, before_first: 2, ..Verified::default() });
+        assert_eq!(found, verified! { arrived: 3, late: 1, late_extent: 1, lost: 4, before_first: 2 });
     }
 
     #[test]
     fn a_packet_that_arrives_again_is_counted_once_and_as_twice() {
-        assert_eq!(one([0, 1, 1, 0, 2]), Verified { arrived: 3, twice: 2, ..Verified::default() });
-        assert_eq!(one((0..128).chain([0])), Verified { arrived: 128, twice: 1, ..Verified::default() });
-        assert_eq!(one((0..129).chain([0])), Verified { arrived: 129, too_old: 1, ..Verified::default() });
+        assert_eq!(one([0, 1, 1, 0, 2]), verified! { arrived: 3, twice: 2 });
+        assert_eq!(one((0..128).chain([0])), verified! { arrived: 128, twice: 1 });
+        assert_eq!(one((0..129).chain([0])), verified! { arrived: 129, too_old: 1 });
         let gap = one((0..128).chain([1000, 999, 999, 800]));
-        assert_eq!(gap, Verified { arrived: 130, lost: 871, late: 1, twice: 1, too_old: 1, ..Verified::default() });
+        assert_eq!(gap, verified! { arrived: 130, lost: 871, late: 1, late_extent: 1, twice: 1, too_old: 1 });
     }
 
     #[test]
     fn a_flow_outside_the_table_is_foreign() {
-        assert_eq!(verdict([(4, 0), (u32::MAX, 0)]), Verified { foreign: 2, ..Verified::default() });
+        assert_eq!(verdict([(4, 0), (u32::MAX, 0)]), verified! { foreign: 2 });
     }
 
     #[test]
@@ -255,7 +422,7 @@ mod tests {
         for number in [0, 1, 3] {
             verifier.windows.lock().unwrap().note(Tag { flow: 0, number }, &verifier.totals);
         }
-        assert_eq!(verifier.read(), Verified { arrived: 3, lost: 1, outstanding: 6, ..Verified::default() });
+        assert_eq!(verifier.read(), verified! { arrived: 3, lost: 1, outstanding: 6 });
     }
 
     #[test]
@@ -282,6 +449,7 @@ mod tests {
             } else {
                 found.arrived += 1;
                 found.late += u64::from(number < next);
+                found.late_extent = found.late_extent.max(seen.range(number + 1..).count() as u64);
             }
         }
         for seen in seen.values() {

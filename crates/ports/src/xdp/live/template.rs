@@ -236,7 +236,7 @@ impl Templates {
             rule: format!("{rule}, to be made in the kernel (tx=template); tx=live takes all"),
         };
         let generator::Size::Fixed(size) = config.size else {
-            return Err(error("size", "imix".to_owned(), "must be one length"));
+            return Err(error("size", format!("{:?}", config.size), "must be one length"));
         };
         if size as usize > MAX_LEN || config.flows as usize > FRAMES || size as usize * config.flows as usize > ROOM / 2
         {
@@ -251,6 +251,12 @@ impl Templates {
         }
         if config.payload == generator::Payload::Stale {
             return Err(error("payload", "stale".to_owned(), "must be random"));
+        }
+        if config.template.is_some() {
+            return Err(error("template", "FILE".to_owned(), "must be left out"));
+        }
+        if config.stamp == generator::Stamps::Time {
+            return Err(error("stamp", "time".to_owned(), "can't be written"));
         }
         if let Some(segment) = config.gso {
             return Err(error("gso", segment.to_string(), "can't be segmented"));
