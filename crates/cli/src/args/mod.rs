@@ -6,11 +6,10 @@
 //! | `run` | options of commands that move packets |
 //! | `bench` | options of `bench` |
 //! | `bridge` | options of `bridge` and `fdb` |
+//! | `measure` | options of `measure` |
 
 mod bench;
 mod bridge;
-//! | `measure` | options of `measure` |
-
 mod measure;
 mod run;
 
