@@ -341,7 +341,8 @@ fn a_delay_is_seen_by_ping_and_a_rate_is_not_exceeded() {
 
     // 200 kB at 8 Mbit/s: a fifth of a second, without the burst.
     let begin = std::time::Instant::now();
-    let shaped = ["fwd", "gen:count=200,size=1000", "fault:rate=8mbit,burst=2k@null:", "--oneway", "--json"];
+    let shaped =
+        ["fwd", "gen:count=200,size=1000", "fault:rate=8mbit,burst=2k@null:", "--oneway", "--gro", "off", "--json"];
     let summary = run(&shaped).code(0).summary();
     assert_eq!(summary.is_balanced().balance.sent, 200);
     assert!(begin.elapsed() >= std::time::Duration::from_millis(197), "{:?}", begin.elapsed());
