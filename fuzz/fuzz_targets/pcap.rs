@@ -1,9 +1,22 @@
-//! Any bytes as a capture file: it is read without a panic and to an end, and gives no more bytes than it has.
+//! Any bytes as a capture file: it is read without a panic and to an end, and gives no more bytes than it has. Its frames are
+//! converted to Ethernet and to IP, and edited.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use towpath_ports::pcap::{Item, Records};
+use std::sync::LazyLock;
+use towpath_packet::port::Layer;
+use towpath_ports::pcap::{Edits, Item, PortMap, PrefixMap, Records, VlanEdit};
+
+static EDITS: LazyLock<Edits> = LazyLock::new(|| {
+    let map = |text| PrefixMap::parse(text).unwrap();
+    let mut edits = Edits::default();
+    (edits.smac, edits.vlan) = (Some([2, 0, 0, 0, 0, 1]), Some(VlanEdit::Set(7)));
+    edits.src = vec![map("0.0.0.0/1:128.0.0.0"), map("::/1:8000::")];
+    edits.dst = edits.src.clone();
+    edits.sport = vec![PortMap { old: 0, new: 1 }];
+    edits
+});
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(mut records) = Records::new(bytes) else { return };
@@ -14,6 +27,14 @@ fuzz_target!(|bytes: &[u8]| {
             Item::Packet(record) => {
                 assert!(!record.data.is_empty());
                 total += record.data.len();
+                for layer in [Layer::Ethernet, Layer::Ip] {
+                    let Ok(frame) = record.link.frame(record.data, layer) else { continue };
+                    assert!(frame.rest.len() <= record.data.len());
+                    let mut bytes = [frame.head.as_ref().map_or(&[][..], |head| head), frame.rest].concat();
+                    let before = bytes.len();
+                    EDITS.apply(&mut bytes, layer);
+                    assert!(bytes.len() - before <= 4);
+                }
             }
             Item::Bad { at, .. } => assert!(at <= bytes.len() as u64),
             Item::Wait => {}

@@ -362,3 +362,90 @@ fn hostile_files_are_refused_or_counted_and_never_crash_or_hang_the_command() {
         }
     }
 }
+
+/// An IPv4 packet of UDP.
+const DATAGRAM: [u8; 29] =
+    [0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0x66, 0xce, 10, 0, 0, 1, 10, 0, 0, 2, 0, 80, 0, 53, 0, 9, 0, 0, 7];
+
+/// A capture of one packet of a link type.
+fn one(link: u32, packet: &[u8]) -> Vec<u8> {
+    let len = (packet.len() as u32).to_le_bytes();
+    let head = [&0xa1b2_c3d4_u32.to_le_bytes()[..], &[2, 0, 4, 0], &[0; 8], &65535_u32.to_le_bytes()].concat();
+    [&head[..], &link.to_le_bytes(), &[0; 8], &len, &len, packet].concat()
+}
+
+#[test]
+fn a_capture_of_another_link_is_replayed_as_what_the_egress_takes() {
+    let files = Files::new();
+    let (from, to) = (files.text("ppp.pcap"), files.text("out.pcap"));
+    std::fs::write(&from, one(9, &[&[0xff, 3, 0, 0x21][..], &DATAGRAM].concat())).unwrap();
+    run(&["replay", &from, &format!("pcap:{to}"), "-q"]).code(0);
+    let made = [0, 0, 0x5e, 0, 0x53, 2, 0, 0, 0x5e, 0, 0x53, 1, 8, 0];
+    assert_eq!(packets(Path::new(&to)), [[&made[..], &DATAGRAM].concat()]);
+    run(&["replay", &from, &format!("pcap:{to}?link=ip"), "-q"]).code(0);
+    assert_eq!(packets(Path::new(&to)), [DATAGRAM]);
+    std::fs::write(&from, one(127, &DATAGRAM)).unwrap();
+    let refused = run(&["replay", &from, "null:"]).code(2);
+    assert!(refused.stderr.contains("link type 127, IEEE 802.11 with radiotap"), "{refused:#?}");
+}
+
+#[test]
+fn edits_are_options_of_replay_and_a_bad_one_is_named() {
+    let files = Files::new();
+    let (from, to) = (files.text("a.pcap"), files.text("out.pcap"));
+    std::fs::write(&from, one(101, &DATAGRAM)).unwrap();
+    let edits =
+        ["--smac", "02:00:00:00:00:09", "--vlan", "5", "--map-ip", "10.0.0.0/8:10.1.0.0", "--map-port", "53:54"];
+    let egress = format!("pcap:{to}");
+    let words = [&["replay", from.as_str(), egress.as_str(), "-q"], &edits[..]].concat();
+    run(&words).code(0);
+    let mut expected = [&[0, 0, 0x5e, 0, 0x53, 2, 2, 0, 0, 0, 0, 9, 0x81, 0, 0, 5, 8, 0][..], &DATAGRAM].concat();
+    // The bits behind the prefix stay: only its eight are mapped, to the same.
+    expected[18 + 23] = 54;
+    assert_eq!(packets(Path::new(&to)), [expected]);
+    for (option, value, part) in [
+        ("--map-ip", "10.0.0.0/8", "must be OLD/LEN:NEW"),
+        ("--vlan", "9999", "vlan=9999: must be strip, or an ID"),
+        ("--mbps", "x", "mbps=x: must be a number of Mbit/s"),
+        ("--truncated", "no", "must be one of send, skip, pad"),
+    ] {
+        let refused = run(&["replay", &from, "null:", option, value]).code(2);
+        assert!(refused.stderr.contains(part), "{refused:#?}");
+    }
+    let refused = run(&["replay", &from, "null:", "--pps", "5", "--topspeed"]).code(2);
+    assert!(refused.stderr.contains("--pps") && refused.stderr.contains("--topspeed"), "{refused:#?}");
+}
+
+#[test]
+fn a_capture_goes_through_pipes_and_compression() {
+    let files = Files::new();
+    let (plain, again) = (files.text("a.pcap"), files.text("b.pcap"));
+    run(&["gen", &format!("pcap:{plain}"), "--count", "300", "--size", "imix", "-q"]).code(0);
+    for name in ["c.pcap.gz", "c.pcapng.zst"] {
+        let packed = files.text(name);
+        run(&["replay", &plain, &format!("pcap:{packed}"), "-q"]).code(0);
+        assert!(std::fs::metadata(&packed).unwrap().len() < std::fs::metadata(&plain).unwrap().len());
+        run(&["replay", &packed, &format!("pcap:{again}"), "-q"]).code(0);
+        assert_eq!(packets(Path::new(&again)), packets(Path::new(&plain)), "{name}");
+        // The summary stays out of what is written to standard output.
+        let piped = "cat \"$1\" | \"$3\" replay - pcap:- 2>/dev/null | \"$3\" replay - \"pcap:$2\" -q";
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", piped, "sh", &packed, &again]).arg(command(&[]).get_program());
+        let output = support::run(&mut shell);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(packets(Path::new(&again)), packets(Path::new(&plain)), "{name}");
+        let bytes = std::fs::read(&packed).unwrap();
+        std::fs::write(&packed, &bytes[..bytes.len() - 2]).unwrap();
+        let cut = run(&["replay", &packed, "null:"]).code(1);
+        assert!(cut.stdout.contains("damaged file") && cut.stdout.contains("data is cut short"), "{cut:#?}");
+    }
+}
+
+#[test]
+fn a_rate_is_asked_for_and_reported() {
+    let files = Files::new();
+    let file = files.text("a.pcap");
+    run(&["gen", &format!("pcap:{file}"), "--count", "10", "-q"]).code(0);
+    let done = run(&["replay", &file, "null:", "--pps", "1000", "--loop", "3"]).code(0);
+    assert!(done.stdout.contains("asked") && done.stdout.contains("reached"), "{done:#?}");
+}

@@ -325,3 +325,25 @@ fn a_quiet_datapath_sleeps() {
         quiet.stop().code(0).summary().is_balanced();
     }
 }
+
+/// The round trip of a ping has the delay of both directions, and never less.
+#[test]
+fn a_delay_is_seen_by_ping_and_a_rate_is_not_exceeded() {
+    require!("a_delay_is_seen_by_ping_and_a_rate_is_not_exceeded", "ping");
+    let hosts = Hosts::new();
+    let (a, b) = (hosts.port(1, Cable::Tap, 1500, ""), hosts.port(2, Cable::Tap, 1500, ""));
+    let towpath = Towpath::start(&["fwd", &a, &format!("fault:delay=50ms@{b}")]);
+    let heard = hosts.one.run("ping", "-c 3 -i 0.3 -W 60 10.0.0.2");
+    let times: Vec<f64> =
+        heard.split("time=").skip(1).filter_map(|rest| rest.split_whitespace().next()?.parse().ok()).collect();
+    assert!(times.len() == 3 && times.iter().all(|ms| *ms >= 100.0), "{heard}");
+    towpath.stop().code(0).summary().is_balanced();
+
+    // 200 kB at 8 Mbit/s: a fifth of a second, without the burst.
+    let begin = std::time::Instant::now();
+    let shaped =
+        ["fwd", "gen:count=200,size=1000", "fault:rate=8mbit,burst=2k@null:", "--oneway", "--gro", "off", "--json"];
+    let summary = run(&shaped).code(0).summary();
+    assert_eq!(summary.is_balanced().balance.sent, 200);
+    assert!(begin.elapsed() >= std::time::Duration::from_millis(197), "{:?}", begin.elapsed());
+}

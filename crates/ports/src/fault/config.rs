@@ -1,7 +1,8 @@
 //! Configuration of the faults.
 
 use crate::kind::{Kind, PortOption};
-use crate::uri::{Options, Uri};
+use crate::uri::{Options, Uri, parse_number};
+use std::time::Duration;
 use towpath_packet::port::PortError;
 
 /// What the port is, and its options.
@@ -25,9 +26,93 @@ pub const KIND: Kind = Kind {
         PortOption::new("stall", "PROBABILITY: 0.01 or 1%", "0", "per call: nothing moves for an episode", "stall=1%"),
         PortOption::new("flap", "PROBABILITY: 0.01 or 1%", "0", "per call: the link is down for an episode", "flap=1%"),
         PortOption::new("episode", "CALLS, 1–1M", "32", "calls of a stall, or without a link", "episode=64"),
+        PortOption::new("delay", "TIME", "0", "per packet: it waits as long", "delay=50ms"),
+        PortOption::new("jitter", "TIME", "0", "per packet: its delay varies by as much", "delay=50ms,jitter=5ms"),
+        PortOption::new(
+            "distribution",
+            "uniform|normal",
+            "uniform",
+            "of the jitter, which is the bound or the standard deviation",
+            "delay=50ms,jitter=5ms,distribution=normal",
+        ),
+        PortOption::new(
+            "order",
+            "keep|free",
+            "keep",
+            "whether a packet with a longer delay holds those behind it, or is overtaken",
+            "delay=50ms,jitter=5ms,order=free",
+        ),
+        PortOption::new("rate", "BITS per second", "no limit", "a token bucket: bits of packets", "rate=10mbit"),
+        PortOption::new(
+            "burst",
+            "BYTES",
+            "5 ms of the rate, at least 1600",
+            "what leaves at once after a pause",
+            "rate=10mbit,burst=16k",
+        ),
+        PortOption::new(
+            "limit",
+            "PACKETS, 1–1M",
+            "1000",
+            "most that wait for their delay or the rate; further ones are dropped",
+            "rate=10mbit,limit=100",
+        ),
         PortOption::new("vanish", "PACKETS", "never", "packets after which the port is gone", "vanish=1k"),
     ],
 };
+
+/// Delay and rate of packets, each queue of a direction for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// How long each packet waits.
+    pub delay: Duration,
+    /// How much that varies.
+    pub jitter: Duration,
+    /// The distribution of the jitter.
+    pub distribution: Distribution,
+    /// A packet does not leave before the one in front of it.
+    pub keep_order: bool,
+    /// Bits per second.
+    pub rate: Option<u64>,
+    /// Bytes that leave at once after a pause.
+    pub burst: u64,
+    /// Most packets that wait.
+    pub limit: u32,
+}
+
+impl Default for Shape {
+    /// No delay and no limit.
+    fn default() -> Shape {
+        Shape {
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            distribution: Distribution::Uniform,
+            keep_order: true,
+            rate: None,
+            burst: MIN_BURST,
+            limit: 1000,
+        }
+    }
+}
+
+impl Shape {
+    /// Whether packets wait at all.
+    pub(super) fn is_on(&self) -> bool {
+        !self.delay.is_zero() || !self.jitter.is_zero() || self.rate.is_some()
+    }
+}
+
+/// The distribution of a jitter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Distribution {
+    /// Any value within the jitter is as likely.
+    Uniform,
+    /// The jitter is the standard deviation.
+    Normal,
+}
+
+/// Least burst: a packet of an Ethernet of usual MTU.
+const MIN_BURST: u64 = 1600;
 
 /// The directions with faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +149,8 @@ pub struct Config {
     pub episode: u32,
     /// Packets after which the queue is gone.
     pub vanish: Option<u64>,
+    /// Delay and rate.
+    pub shape: Shape,
 }
 
 impl Default for Config {
@@ -80,6 +167,7 @@ impl Default for Config {
             flap: 0.0,
             episode: 32,
             vanish: None,
+            shape: Shape::default(),
         }
     }
 }
@@ -120,8 +208,63 @@ impl Config {
             flap: probability(o, "flap")?,
             episode: o.number("episode", 1..=1_000_000)?.map_or(default.episode, |n| n as u32),
             vanish: o.number("vanish", 0..=u64::MAX)?,
+            shape: shape(o)?,
         })
     }
+}
+
+/// Delay and rate; an option that nothing refers to is refused.
+fn shape(o: &mut Options) -> Result<Shape, PortError> {
+    let default = Shape::default();
+    let [delay, jitter] = [o.duration("delay")?, o.duration("jitter")?];
+    let distribution = [("uniform", Distribution::Uniform), ("normal", Distribution::Normal)];
+    let distribution = o.choice("distribution", &distribution)?;
+    let keep_order = o.choice("order", &[("keep", true), ("free", false)])?;
+    let rate = match o.text("rate") {
+        None => None,
+        Some(text) => match bits(&text) {
+            Some(rate) => Some(rate),
+            None => return Err(o.error("rate", text, "must be bits per second such as 500kbit, 10mbit, 1gbit")),
+        },
+    };
+    let burst = o.number("burst", 1..=1 << 40)?;
+    let limit = o.number("limit", 1..=1_000_000)?.map(|n| n as u32);
+    // An hour is beyond every network, and keeps times in range.
+    for (name, time) in [("delay", delay), ("jitter", jitter)] {
+        if let Some(time) = time.filter(|time| *time > Duration::from_secs(3600)) {
+            return Err(o.error(name, format!("{}s", time.as_secs_f64()), "must be 1h at most"));
+        }
+    }
+    let needed = [
+        ("jitter", jitter.is_some(), delay.is_some(), "delay"),
+        ("distribution", distribution.is_some(), jitter.is_some(), "jitter"),
+        ("order", keep_order.is_some(), jitter.is_some(), "jitter"),
+        ("burst", burst.is_some(), rate.is_some(), "rate"),
+        ("limit", limit.is_some(), delay.is_some() || rate.is_some(), "delay or rate"),
+    ];
+    if let Some((name, .., what)) = needed.into_iter().find(|(_, given, has, _)| *given && !*has) {
+        return Err(o.error(name, "…", format!("needs {what}")));
+    }
+    let usual = rate.map_or(default.burst, |rate| (rate / 8 / 200).max(MIN_BURST));
+    Ok(Shape {
+        delay: delay.unwrap_or_default(),
+        jitter: jitter.unwrap_or_default(),
+        distribution: distribution.unwrap_or(default.distribution),
+        keep_order: keep_order.unwrap_or(default.keep_order),
+        rate,
+        burst: burst.unwrap_or(usual),
+        limit: limit.unwrap_or(default.limit),
+    })
+}
+
+/// Bits per second, as `tc` writes them, at least 1: `10mbit`, `1gbit`, `1.5Mbit`, or a plain number
+/// with `k`, `M` or `G`.
+fn bits(text: &str) -> Option<u64> {
+    let number = match text.to_ascii_lowercase().strip_suffix("bit") {
+        Some(number) => number.replace('m', "M").replace('g', "G"),
+        None => text.to_owned(),
+    };
+    parse_number(&number).filter(|bits| (1..=1_000_000_000_000).contains(bits))
 }
 
 /// A number from 0 to 1, also in percent.
@@ -147,7 +290,17 @@ mod tests {
 
     #[test]
     fn the_options_and_the_inner_port_are_parsed() {
-        let text = "fault:on=tx,seed=7,drop=1%,duplicate=0.5,reorder=2%,corrupt=1,stall=0.1,flap=0.2,episode=9,vanish=1k@\
+        let shape = Shape {
+            delay: Duration::from_millis(50),
+            jitter: Duration::from_millis(5),
+            distribution: Distribution::Normal,
+            keep_order: false,
+            rate: Some(10_000_000),
+            burst: 2000,
+            limit: 7,
+        };
+        let text = "fault:delay=50ms,jitter=5ms,distribution=normal,order=free,rate=10mbit,burst=2k,limit=7,\
+                    on=tx,seed=7,drop=1%,duplicate=0.5,reorder=2%,corrupt=1,stall=0.1,flap=0.2,episode=9,vanish=1k@\
                     tap:a?mtu=9000";
         let expected = Config {
             side: Side::Tx,
@@ -160,10 +313,26 @@ mod tests {
             flap: 0.2,
             episode: 9,
             vanish: Some(1000),
+            shape,
         };
         assert_eq!(config(text).unwrap(), (expected, "tap:a?mtu=9000".parse().unwrap()));
         let (_, inner) = config("fault:drop=1%@fault:stall=1%@null:").unwrap();
         assert_eq!(inner.as_str(), "fault:stall=1%@null:");
+    }
+
+    #[test]
+    fn a_rate_is_written_as_tc_writes_it_and_has_a_burst_of_five_milliseconds() {
+        for (text, rate, burst) in [
+            ("10mbit", 10_000_000, 6250),
+            ("1Gbit", 1_000_000_000, 625_000),
+            ("1.5Mbit", 1_500_000, 1600),
+            ("64kbit", 64_000, 1600),
+            ("100M", 100_000_000, 62_500),
+            ("9600bit", 9600, 1600),
+        ] {
+            let shape = config(&format!("fault:rate={text}@null:")).unwrap().0.shape;
+            assert_eq!((shape.rate, shape.burst, shape.limit), (Some(rate), burst, 1000), "{text}");
+        }
     }
 
     #[test]
@@ -173,8 +342,15 @@ mod tests {
             ("fault:drop=2@null:", "fault:drop=2@null:: drop=2: must be a probability"),
             ("fault:drop=nan@null:", "drop=nan"),
             ("fault:episode=0@null:", "episode=0"),
-            ("fault:dorp=1%@null:", "dorp=1%: no such option; there are: corrupt, drop"),
+            ("fault:dorp=1%@null:", "dorp=1%: no such option; there are: burst, corrupt, delay"),
             ("fault:drop=1%@nowhere", "scheme:target"),
+            ("fault:rate=fast@null:", "rate=fast: must be bits per second such as"),
+            ("fault:rate=0@null:", "rate=0: must be bits"),
+            ("fault:jitter=5ms@null:", "jitter=…: needs delay"),
+            ("fault:delay=5ms,order=free@null:", "order=…: needs jitter"),
+            ("fault:burst=5k@null:", "burst=…: needs rate"),
+            ("fault:limit=5@null:", "limit=…: needs delay or rate"),
+            ("fault:delay=2h@null:", "delay=7200s: must be 1h at most"),
         ] {
             let error = config(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

@@ -1,6 +1,7 @@
 //! The decisions: a seeded sequence for each queue, per packet and per call.
 
 use super::config::Config;
+use super::shaper::Shaper;
 use crate::random::Random;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,6 +19,8 @@ pub struct FaultCounters {
     pub reordered: AtomicU64,
     /// Packets with a wrong bit.
     pub corrupted: AtomicU64,
+    /// Packets dropped because as many as `limit` waited.
+    pub limited: AtomicU64,
     /// Stalls, and times without link.
     pub episodes: AtomicU64,
 }
@@ -69,6 +72,11 @@ impl Injector {
     fn hit(&mut self, probability: f64) -> bool {
         // 53 bits, all that the fraction has.
         probability > 0.0 && ((self.random.next() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+
+    /// The queue of delayed packets, if there is one.
+    pub(super) fn shaper(&mut self) -> Option<Shaper> {
+        Shaper::new(self.config.shape, self.random.clone().next())
     }
 
     /// Decides on the call that begins.

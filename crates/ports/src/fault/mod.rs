@@ -10,9 +10,19 @@
 //!   flap=P                                    per call: the link is down
 //!   episode=N                                 calls of a stall or a link that is down  32
 //!   vanish=N                                  after N packets the queue is gone
+//!   delay=TIME jitter=TIME                    per packet: how long it waits            0
+//!   distribution=uniform|normal               of the jitter                            uniform
+//!   order=keep|free                           whether jitter reorders packets          keep
+//!   rate=BITS burst=BYTES                     a token bucket: 10mbit, 1gbit            no limit
+//!   limit=PACKETS                             most that wait; further ones are dropped 1000
 //!   on=rx|tx|both                             the direction with faults                both
 //!   seed=N                                    the same seed, the same faults           1
 //! ```
+//!
+//! Delay and rate stand in for `tc-netem` and `tc-tbf` where there is no qdisc. They apply to each
+//! queue of a direction, behind the other faults; see `shaper.rs`. Packets that wait keep their
+//! buffers. A delayed packet leaves at its time or soon after: the sending side sleeps until then,
+//! the receiving side, which also waits for arrivals, looks every millisecond or less.
 //!
 //! A probability is written `0.01` or `1%`. Packets are moved, not copied, except a duplicate.
 //! Every lost packet is counted: as dropped by `fault`, or by `stopped` if it is held at the end.
@@ -21,9 +31,10 @@
 mod config;
 mod injector;
 mod rx;
+mod shaper;
 mod tx;
 
-pub use config::{Config, KIND, Side};
+pub use config::{Config, Distribution, KIND, Shape, Side};
 pub use injector::FaultCounters;
 pub use rx::FaultRx;
 pub use tx::FaultTx;

@@ -1,9 +1,11 @@
 //! The receive queue with faults.
 
 use super::injector::{Action, Health, Injector};
+use super::shaper::Shaper;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 use towpath_packet::port::{RxBarrier, RxMemory, RxQueue, State, TxLayout, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet, Snapshot};
 
@@ -20,14 +22,17 @@ pub struct FaultRx<R> {
     received: Batch,
     /// A held packet, and the number of others that pass it first.
     held: Option<(Packet, u32)>,
+    /// Packets that are delayed.
+    shaper: Option<Shaper>,
     counters: Arc<Counters>,
     /// The inner queue's counters at the last copy.
     last: Snapshot,
 }
 
 impl<R: RxQueue> FaultRx<R> {
-    pub(super) fn new(inner: R, injector: Injector, cache: Cache) -> FaultRx<R> {
+    pub(super) fn new(inner: R, mut injector: Injector, cache: Cache) -> FaultRx<R> {
         FaultRx {
+            shaper: injector.shaper(),
             inner,
             injector,
             cache,
@@ -52,9 +57,9 @@ impl<R: RxQueue> FaultRx<R> {
         new.drops().for_each(|(reason, n)| self.counters.dropped(reason, n));
     }
 
-    /// Appends a packet; the batch has room.
+    /// Appends a packet, or delays it; the batch has room.
     fn pass(&mut self, packet: Packet, out: &mut Batch) {
-        let _ = out.push(packet);
+        self.deliver(packet, out);
         if let Some((_, wait)) = &mut self.held {
             *wait = wait.saturating_sub(1);
         }
@@ -65,16 +70,53 @@ impl<R: RxQueue> FaultRx<R> {
         if out.room() > 0
             && let Some((packet, _)) = self.held.take_if(|(_, wait)| *wait == 0 || at_once)
         {
-            let _ = out.push(packet);
+            self.deliver(packet, out);
         }
+    }
+
+    fn deliver(&mut self, packet: Packet, out: &mut Batch) {
+        match &mut self.shaper {
+            None => drop(out.push(packet)),
+            Some(shaper) => {
+                if let Err(packet) = shaper.push(packet, Instant::now()) {
+                    self.injector.faults().limited.fetch_add(1, Relaxed);
+                    self.counters.dropped(DropReason::Fault, 1);
+                    self.cache.free(packet);
+                }
+            }
+        }
+    }
+
+    /// Appends the delayed packets that may leave.
+    fn deliver_due(&mut self, out: &mut Batch) {
+        if let Some(shaper) = self.shaper.as_mut().filter(|shaper| shaper.len() > 0) {
+            let now = Instant::now();
+            while out.room() > 0
+                && let Some(packet) = shaper.pop(now)
+            {
+                let _ = out.push(packet);
+            }
+        }
+    }
+
+    /// Packets that are received and not delivered, besides those that are delayed.
+    fn is_empty(&self) -> bool {
+        self.received.is_empty() && self.held.is_none()
+    }
+
+    fn delayed(&self) -> usize {
+        self.shaper.as_ref().map_or(0, Shaper::len)
     }
 
     /// Drops all packets that are not delivered.
     fn drop_all(&mut self) {
-        let n = self.received.len() as u64 + u64::from(self.held.is_some());
-        self.counters.dropped(DropReason::Fault, n);
+        let n = self.received.len() + usize::from(self.held.is_some()) + self.delayed();
+        self.counters.dropped(DropReason::Fault, n as u64);
         self.cache.free_bulk(&mut self.received);
         self.held = None;
+        if let Some(shaper) = &mut self.shaper {
+            shaper.clear();
+        }
     }
 }
 
@@ -125,6 +167,7 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
         if self.injector.health() == Health::Gone {
             self.drop_all();
         }
+        self.deliver_due(out);
         let got = &out.as_slice()[from..];
         let bytes: usize = got.iter().map(Packet::len).sum();
         self.counters.moved(got.len() as u64, bytes as u64);
@@ -155,7 +198,7 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
         match self.injector.health() {
             Health::Gone => State::Gone(Cow::Borrowed("fault: it vanished")),
             Health::Down => State::Down(Cow::Borrowed("fault: the link is down")),
-            Health::Ok | Health::Stalled if self.received.is_empty() && self.held.is_none() => self.inner.state(),
+            Health::Ok | Health::Stalled if self.is_empty() && self.delayed() == 0 => self.inner.state(),
             Health::Ok | Health::Stalled => State::Up,
         }
     }
@@ -163,7 +206,13 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
     fn wake(&self) -> Wake {
         match self.injector.health() {
             Health::Gone => Wake::Never,
-            Health::Ok if self.received.is_empty() && self.held.is_none() => self.inner.wake(),
+            Health::Ok if self.is_empty() => match (self.shaper.as_ref().and_then(Shaper::next), self.inner.wake()) {
+                (None, wake) => wake,
+                (Some(next), Wake::At(at)) => Wake::At(at.min(next)),
+                (Some(next), Wake::Never) => Wake::At(next),
+                // An arrival begins its delay when it is received: the queue looks for it meanwhile.
+                (Some(_), _) => Wake::Poll,
+            },
             _ => Wake::Poll,
         }
     }
@@ -175,7 +224,8 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
 
 impl<R> Drop for FaultRx<R> {
     fn drop(&mut self) {
-        let n = self.received.len() as u64 + u64::from(self.held.is_some());
-        self.counters.dropped(DropReason::Stopped, n);
+        let delayed = self.shaper.as_ref().map_or(0, Shaper::len);
+        let n = self.received.len() + usize::from(self.held.is_some()) + delayed;
+        self.counters.dropped(DropReason::Stopped, n as u64);
     }
 }

@@ -53,6 +53,7 @@ fn any_config() -> impl Strategy<Value = Config> {
             flap,
             episode,
             vanish,
+            shape: Shape::default(),
         },
     )
 }
@@ -227,4 +228,73 @@ fn without_faults_the_inner_port_is_unchanged() {
     assert_eq!((taken, far_rx.rx(&mut batch)), (40, 40));
     drop((far_rx, far_tx));
     assert!(rx.state().ended() && matches!(tx.state(), State::Gone(_)));
+}
+
+/// The faults of a shape.
+fn shaped(side: Side, shape: Shape) -> Config {
+    Config { side, shape, ..Config::default() }
+}
+
+#[test]
+fn what_is_delayed_leaves_in_order_not_too_early_and_none_is_left() {
+    let delay = std::time::Duration::from_millis(20);
+    let shape = Shape { delay, jitter: delay / 4, limit: 1000, ..Shape::default() };
+    for side in [Side::Rx, Side::Tx, Side::Both] {
+        let pool = pool();
+        let port = open(shaped(side, shape), source("count=300,flows=1,size=100,verify=on")).unwrap();
+        let sink = source("verify=on,count=300,flows=1");
+        let control = sink.control().unwrap();
+        let begin = std::time::Instant::now();
+        let (mut rx, _) = start(port, &pool);
+        let (_, mut tx) = start(open(shaped(side, shape), sink).unwrap(), &pool);
+        let mut batch = Batch::new();
+        while !rx.state().ended() || tx.pending() > 0 || !batch.is_empty() {
+            tx.reclaim();
+            if batch.is_empty() {
+                rx.rx(&mut batch);
+            }
+            tx.tx(&mut batch);
+            if begin.elapsed() < delay - shape.jitter {
+                assert_eq!(tx.counters().snapshot().packets, 0, "{side:?}");
+            }
+        }
+        let found = control.verified().unwrap();
+        assert_eq!((found.arrived, found.late, found.lost), (300, 0, 0), "{side:?}");
+        drop((rx, tx));
+        assert_eq!(pool.stats().free, 1024);
+    }
+}
+
+#[test]
+fn packets_beyond_the_limit_are_dropped_as_faults_and_those_that_wait_at_the_end_as_stopped() {
+    let shape = Shape { delay: std::time::Duration::from_secs(3600), limit: 100, ..Shape::default() };
+    let pool = pool();
+    let port = open(shaped(Side::Tx, shape), null::open(null::Config::default()).unwrap()).unwrap();
+    let faults = port.faults().clone();
+    let (mut rx, _) = start(source("count=300,size=100"), &pool);
+    let (_, mut tx) = start(port, &pool);
+    let mut batch = Batch::new();
+    while !rx.state().ended() {
+        rx.rx(&mut batch);
+        assert!(tx.tx(&mut batch) > 0 && batch.is_empty());
+        tx.reclaim();
+    }
+    assert_eq!((tx.pending(), faults.limited.load(Relaxed)), (100, 200));
+    assert!(matches!(tx.wake(), Wake::At(at) if at > std::time::Instant::now()));
+    let counters = tx.counters().clone();
+    drop((rx, tx));
+    let sent = counters.snapshot();
+    assert_eq!((sent.packets, sent.dropped(DropReason::Fault), sent.dropped(DropReason::Stopped)), (0, 200, 100));
+    assert_eq!(pool.stats().free, 1024);
+
+    let (mut rx, _) = start(open(shaped(Side::Rx, shape), source("count=300,size=100")).unwrap(), &pool);
+    for _ in 0..10 {
+        assert_eq!(rx.rx(&mut Batch::new()), 0);
+    }
+    assert!(rx.state() == State::Up && matches!(rx.wake(), Wake::At(_)));
+    let counters = rx.counters().clone();
+    drop(rx);
+    let received = counters.snapshot();
+    assert_eq!((received.dropped(DropReason::Fault), received.dropped(DropReason::Stopped)), (200, 100));
+    assert_eq!(pool.stats().free, 1024);
 }

@@ -1,9 +1,11 @@
 //! The transmit queue with faults.
 
 use super::injector::{Action, Health, Injector};
+use super::shaper::Shaper;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 use towpath_packet::port::{State, TxBarrier, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
 
@@ -18,18 +20,20 @@ pub struct FaultTx<T: TxQueue> {
     pending: Batch,
     /// A held packet, and the number of others that pass it first.
     held: Option<(Packet, u32)>,
+    /// Packets that are delayed, in front of `pending`.
+    shaper: Option<Shaper>,
     /// Nothing was sent since the last [`reclaim`](TxQueue::reclaim).
     idle: bool,
 }
 
 impl<T: TxQueue> FaultTx<T> {
-    pub(super) fn new(inner: T, injector: Injector, cache: Cache) -> FaultTx<T> {
-        FaultTx { inner, injector, cache, pending: Batch::new(), held: None, idle: false }
+    pub(super) fn new(inner: T, mut injector: Injector, cache: Cache) -> FaultTx<T> {
+        let shaper = injector.shaper();
+        FaultTx { inner, injector, cache, pending: Batch::new(), held: None, shaper, idle: false }
     }
 
     fn pass(&mut self, packet: Packet) {
-        // `tx` takes no more packets than there is room for.
-        let _ = self.pending.push(packet);
+        self.deliver(packet);
         if let Some((_, wait)) = &mut self.held {
             *wait = wait.saturating_sub(1);
         }
@@ -38,15 +42,47 @@ impl<T: TxQueue> FaultTx<T> {
 
     /// Appends the held packet, if enough others have passed or `at_once`.
     fn release(&mut self, at_once: bool) {
-        if self.pending.room() > 0
+        if (self.pending.room() > 0 || self.shaper.is_some())
             && let Some((packet, _)) = self.held.take_if(|(_, wait)| *wait == 0 || at_once)
         {
-            let _ = self.pending.push(packet);
+            self.deliver(packet);
         }
     }
 
+    /// Passes a packet on, behind its delay if there is one.
+    fn deliver(&mut self, packet: Packet) {
+        match &mut self.shaper {
+            // `tx` takes no more packets than there is room for.
+            None => drop(self.pending.push(packet)),
+            Some(shaper) => {
+                if let Err(packet) = shaper.push(packet, Instant::now()) {
+                    self.injector.faults().limited.fetch_add(1, Relaxed);
+                    self.inner.counters().dropped(DropReason::Fault, 1);
+                    self.cache.free(packet);
+                }
+            }
+        }
+    }
+
+    /// Sends the packets that may leave; returns whether there were any.
+    fn send(&mut self) -> bool {
+        if let Some(shaper) = self.shaper.as_mut().filter(|shaper| shaper.len() > 0) {
+            let now = Instant::now();
+            while self.pending.room() > 0
+                && let Some(packet) = shaper.pop(now)
+            {
+                let _ = self.pending.push(packet);
+            }
+        }
+        !self.pending.is_empty() && self.inner.tx(&mut self.pending) > 0
+    }
+
+    fn delayed(&self) -> usize {
+        self.shaper.as_ref().map_or(0, Shaper::len)
+    }
+
     fn waiting(&self) -> usize {
-        self.pending.len() + usize::from(self.held.is_some())
+        self.pending.len() + usize::from(self.held.is_some()) + self.delayed()
     }
 }
 
@@ -61,9 +97,10 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
             self.inner.counters().retried(1);
             return 0;
         }
-        self.inner.tx(&mut self.pending);
-        // Each packet may be duplicated, and release the held one.
-        let room = self.pending.room().saturating_sub(1) / 2;
+        self.send();
+        // Each packet may be duplicated, and release the held one. A queue of delayed packets has a
+        // limit of its own.
+        let room = if self.shaper.is_some() { usize::MAX } else { self.pending.room().saturating_sub(1) / 2 };
         let mut taken = 0;
         while taken < room
             && self.injector.health() == Health::Ok
@@ -90,7 +127,7 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
                 Action::Hold(_) | Action::Pass => self.pass(packet),
             }
         }
-        self.inner.tx(&mut self.pending);
+        self.send();
         taken
     }
 
@@ -98,8 +135,9 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
         let idle = std::mem::replace(&mut self.idle, true);
         if idle && self.waiting() > 0 && matches!(self.injector.health(), Health::Ok | Health::Gone) {
             self.release(true);
-            self.inner.tx(&mut self.pending);
-            self.inner.kick();
+            if self.send() {
+                self.inner.kick();
+            }
         } else if idle && self.waiting() > 0 {
             // Without a call of `tx` the episode would not end.
             self.injector.begin_call();
@@ -140,7 +178,12 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
     }
 
     fn wake(&self) -> Wake {
-        if self.waiting() > 0 || self.injector.health() != Health::Ok { Wake::Poll } else { self.inner.wake() }
+        let waits = !self.pending.is_empty() || self.held.is_some();
+        match self.shaper.as_ref().and_then(Shaper::next) {
+            _ if waits || self.injector.health() != Health::Ok => Wake::Poll,
+            Some(next) => Wake::At(next),
+            None => self.inner.wake(),
+        }
     }
 
     fn counters(&self) -> &Arc<Counters> {
