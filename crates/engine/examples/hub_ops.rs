@@ -80,7 +80,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         bytes.resize(60, 0);
         let packet = Packet::copy_from(&mut cache, &bytes).ok_or("no buffer")?;
         frames.lock().map_err(|_| "poisoned")?.push_back(packet);
-        fdb.learn(Key::new(vlan, 0x0200_0000_0100 | u64::from(n)), 1 + usize::from(n) % ports, 0);
+        let station = fdb.table().probe(Key::new(vlan, 0x0200_0000_0100 | u64::from(n)));
+        fdb.table().learn(&station, 1 + usize::from(n) % ports, 0);
     }
     let config = RouteConfig::default();
     let rounds = rounds.parse()?;
