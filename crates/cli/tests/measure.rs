@@ -150,6 +150,8 @@ fn the_throughput_of_a_forwarding_towpath_is_found_with_latencies_for_each_size(
     let towpath = device.forward("");
     let [a, b] = device.ports();
     let options = [
+        "--drain",
+        "2s",
         "--min-rate",
         "100",
         "--max-rate",
@@ -197,7 +199,7 @@ fn both_directions_of_a_kernel_bridge_are_measured_at_the_same_time() {
     device.device.ip("link set br0 up");
     let [a, b] = device.ports();
     let addresses = "dst-mac=02:00:00:00:00:09,src-ip=10.0.0.0/28,dst-port=53";
-    let options = ["--bidirectional", "--min-rate", "100", "--max-rate", "5k", "--gen", addresses];
+    let options = ["--drain", "2s", "--bidirectional", "--min-rate", "100", "--max-rate", "5k", "--gen", addresses];
     let found = report(&measure(&a, &b, &options), 0);
     found.is_sane();
     let result = &found.results[0];
@@ -226,12 +228,12 @@ fn a_device_that_loses_a_fifth_meets_a_goal_of_half_and_no_goal_of_nothing() {
 
 #[test]
 fn a_rate_that_the_generator_cannot_make_is_its_limit_and_not_the_devices() {
-    let found = report(&measure("veth:w", "veth:w", &["--max-rate", "10G"]), 0);
+    let found = report(&measure("veth:w", "veth:w", &["--max-rate", "10G", "--drain", "30s"]), 0);
     found.is_sane();
     let result = &found.results[0];
     assert_eq!((result.goals[0].complete, result.goals[0].limited_by.as_str()), (true, "generator"), "{found:#?}");
     assert!(result.trials[0].generator_limited && result.trials[0].rate == 10_000_000_000, "{found:#?}");
-    let unnamed = report(&measure("veth:w", "veth:w", &[]), 0);
+    let unnamed = report(&measure("veth:w", "veth:w", &["--drain", "30s"]), 0);
     unnamed.is_sane();
     assert_eq!(unnamed.results[0].goals[0].limited_by, "generator", "{unnamed:#?}");
 }

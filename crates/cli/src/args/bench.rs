@@ -1,7 +1,8 @@
 //! The command line of `bench`.
 
 use super::time;
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args as ClapArgs, Subcommand, ValueHint};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// `towpath bench`.
@@ -10,6 +11,9 @@ pub(crate) struct Bench {
     /// Which.
     #[command(subcommand)]
     pub(crate) kind: BenchKind,
+    /// Also draw the report as SVG
+    #[arg(long, value_name = "FILE", global = true, value_hint = ValueHint::FilePath)]
+    pub(crate) svg: Option<PathBuf>,
 }
 
 /// The benches.
@@ -35,6 +39,17 @@ pub(crate) enum BenchKind {
     /// From application to application: through the datapath, kernel UDP, AF_XDP; spinning and
     /// sleeping (root)
     Latency(BenchLatency),
+    /// Draw a report that --json of a bench, or of measure, has printed
+    #[command(after_help = "Example:\n  towpath bench vm --json > vm.json\n  towpath bench plot vm.json --svg vm.svg")]
+    Plot(BenchPlot),
+}
+
+/// `towpath bench plot`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BenchPlot {
+    /// The report
+    #[arg(value_name = "FILE.json", value_hint = ValueHint::FilePath)]
+    pub(crate) report: PathBuf,
 }
 
 /// `towpath bench vm`.

@@ -14,6 +14,8 @@
 //! | `cores` | processor time, losses at sockets |
 //! | `machine` | the machine, which heads every report |
 //! | `progress` | the time so far, on a terminal |
+//! | `interrupt` | ^C: the report of what is measured so far |
+//! | `plot` | reports as figures |
 //!
 //! Every report begins with what it counts and on which machine ([`show`]).
 
@@ -22,9 +24,11 @@ mod copybreak;
 mod cores;
 mod cpumap;
 mod gro;
+mod interrupt;
 mod latency;
 pub(crate) mod machine;
 mod netns;
+mod plot;
 mod progress;
 mod tcp;
 mod udp;
@@ -36,10 +40,31 @@ use crate::output::{is_read, outln};
 use machine::Machine;
 use serde::Serialize;
 use std::error::Error;
+use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::OnceLock;
+
+/// Where `--svg` draws the report to; one bench runs in a process.
+static SVG: OnceLock<PathBuf> = OnceLock::new();
 
 pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(path) = &args.svg {
+        // What can be wrong with it is found before the measurement.
+        File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .map_err(|error| format!("--svg {}: {error}", path.display()))?;
+        SVG.get_or_init(|| path.clone());
+    }
+    if let BenchKind::Plot(plot) = &args.kind {
+        let svg = args.svg.as_ref().ok_or("--svg FILE: must name the file to draw to")?;
+        plot::plot(&plot.report, svg)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    interrupt::begin()?;
     progress::begin();
     let outcome = match &args.kind {
         BenchKind::Gro(args) => gro::run(args),
@@ -49,9 +74,10 @@ pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
         BenchKind::Xsk(args) => xsk::run(args),
         BenchKind::Vm(args) => vm::run(args),
         BenchKind::Latency(args) => latency::run(args),
+        BenchKind::Plot(_) => Ok(ExitCode::SUCCESS),
     };
     progress::end();
-    outcome
+    if outcome.is_ok() && interrupt::asked() { Ok(ExitCode::from(130)) } else { outcome }
 }
 
 /// The head of a report.
@@ -60,12 +86,15 @@ struct Headed<'r, R> {
     machine: Machine,
     /// What is counted, and where.
     counted: &'r str,
+    /// ^C ended it: what was not measured is missing, and medians are of fewer rounds.
+    partial: bool,
     #[serde(flatten)]
     report: &'r R,
 }
 
-/// Prints a report: as one JSON object that begins with `machine` and `counted`, or these two as
-/// the first lines and `print` after them. `counted` says what is counted, and where.
+/// Prints a report: as one JSON object that begins with `machine`, `counted` and `partial`, or these
+/// as the first lines and `print` after them. `counted` says what is counted, and where. With `--svg`
+/// the report is also drawn.
 fn show<R: Serialize>(
     json: bool,
     counted: &str,
@@ -73,14 +102,23 @@ fn show<R: Serialize>(
     print: impl FnOnce() -> io::Result<()>,
 ) -> Result<(), Box<dyn Error>> {
     progress::end();
-    let machine = Machine::this();
+    let headed = Headed { machine: Machine::this(), counted, partial: interrupt::asked(), report };
     if json {
-        outln!("{}", serde_json::to_string(&Headed { machine, counted, report })?)?;
+        outln!("{}", serde_json::to_string(&headed)?)?;
     } else {
-        outln!("machine: {machine}\ncounted: {counted}\n")?;
+        outln!("machine: {}\ncounted: {counted}", headed.machine)?;
+        if headed.partial {
+            outln!("PARTIAL: interrupted; what was not measured is missing, and medians are of fewer rounds")?;
+        }
+        outln!("")?;
         is_read(print())?;
     }
-    Ok(())
+    let report = serde_json::to_value(&headed)?;
+    match SVG.get() {
+        // One that was interrupted early has nothing to draw.
+        Some(path) if !headed.partial || !plot::is_empty(&report) => plot::write(&report, path),
+        _ => Ok(()),
+    }
 }
 
 /// The median; 0 for an empty list.

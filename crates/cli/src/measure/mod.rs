@@ -198,7 +198,7 @@ impl Progress {
         if self.shown {
             let limited = if tried.generator_limited { ", limited by the generator" } else { "" };
             let (rate, lost) = (si(tried.rate as f64), 100.0 * tried.loss());
-            eprint!("\r\x1b[Kpps {rate}, {} s: {lost:.3} % lost{limited}", tried.seconds);
+            eprint!("\r\x1b[K{rate}pps for {} s: {lost:.3} % lost{limited}", tried.seconds);
         }
     }
 

@@ -126,6 +126,15 @@ impl Tried {
         Tried { rate, seconds: duration.as_secs_f64(), generator_limited, ways: ways.iter().map(counts).collect() }
     }
 
+    /// The same of the packets that were sent.
+    fn loss_of_sent(&self) -> f64 {
+        let of = |way: &WayCounts| {
+            let sent = way.made.saturating_sub(way.unsent);
+            sent.saturating_sub(way.arrived) as f64 / sent.max(1) as f64
+        };
+        self.ways.iter().map(of).fold(0.0, f64::max)
+    }
+
     /// The loss of the direction with more of it.
     pub(super) fn loss(&self) -> f64 {
         self.ways.iter().map(|way| way.loss).fold(0.0, f64::max)
@@ -179,13 +188,15 @@ impl SizeResult {
     }
 
     fn limit(&self, found: &Found) -> Limit {
-        let at_upper = || self.trials.iter().filter(|trial| Some(trial.rate) == found.bounds.upper);
+        // Trials that made the upper bound, and those of them in which what was sent met the goal.
+        let lossy = self.trials.iter().filter(|trial| Some(trial.rate) == found.bounds.upper);
+        let lossy: Vec<_> = lossy.filter(|trial| trial.loss() > found.goal.loss).collect();
+        let unsent = lossy.iter().filter(|trial| trial.loss_of_sent() <= found.goal.loss).count();
         match (found.complete, found.bounds.lower, found.bounds.upper) {
             (false, ..) => Limit::Unknown,
             (_, Some(_), None) if self.max_rate_by_generator => Limit::Generator,
             (_, Some(_), None) => Limit::MaxRate,
-            // Nothing was lost but what was not sent.
-            _ if at_upper().all(|trial| trial.generator_limited) => Limit::Generator,
+            _ if 2 * unsent >= lossy.len().max(1) => Limit::Generator,
             (_, None, _) => Limit::MinRate,
             _ => Limit::Device,
         }
@@ -291,14 +302,31 @@ mod tests {
         Found { goal, bounds: Bounds { lower, upper }, throughput: lower.map(|lower| lower as f64), complete }
     }
 
-    fn tried(rate: u64, generator_limited: bool) -> Tried {
-        Tried { rate, seconds: 1.0, generator_limited, ways: Vec::new() }
+    /// A trial of 100 packets.
+    fn tried(rate: u64, made: u64, arrived: u64) -> Tried {
+        let loss = 1.0 - arrived as f64 / 100.0;
+        let (late, late_extent, twice, other_trial, missed, unsent) = (0, 0, 0, 0, 0, 0);
+        let given_up = 100 - made;
+        let way = WayCounts {
+            count: 100,
+            made,
+            given_up,
+            unsent,
+            arrived,
+            missed,
+            late,
+            late_extent,
+            twice,
+            other_trial,
+            loss,
+        };
+        Tried { rate, seconds: 1.0, generator_limited: made < 100, ways: vec![way] }
     }
 
     #[test]
     fn a_result_says_what_it_is_limited_by() {
         let mut result = SizeResult::new("64", &Size::Fixed(64), 1000, 9000, false);
-        result.trials = vec![tried(5000, false), tried(6000, true), tried(7000, false)];
+        result.trials = vec![tried(5000, 100, 90), tried(6000, 100, 100), tried(6000, 99, 99), tried(7000, 99, 98)];
         let limit = |result: &SizeResult, lower, upper| result.limit(&found(lower, upper, true));
         assert_eq!(limit(&result, Some(5000), Some(6000)), Limit::Generator);
         assert_eq!(limit(&result, Some(5000), Some(7000)), Limit::Device);

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use towpath::engine::gro_stage::GroMode;
 use towpath::engine::idle::Idle;
+use towpath::engine::report::Reading;
 use towpath::packet::port::{Layer, Needs, Port, Verified};
 use towpath::ports::generator::{self, Fields, Progress, Size, Sweep, Trial, Trials};
 use towpath::{AnyPort, Forward, Opener, Ready, Role, Running, Uri};
@@ -23,6 +24,8 @@ use towpath::{AnyPort, Forward, Opener, Ready, Role, Running, Uri};
 const LOOK: Duration = Duration::from_millis(2);
 /// How long the generator may take longer than the trial.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a packet may be held in front of a port that does not take it, with some more.
+const HELD: Duration = Duration::from_millis(50);
 /// How long the first packet gets to arrive: interfaces come up, bridges learn.
 const CONNECTED: Duration = Duration::from_secs(10);
 
@@ -68,6 +71,17 @@ impl Way {
     pub(super) fn not_offered(&self) -> u64 {
         self.count.saturating_sub(self.progress.made) + self.unsent
     }
+}
+
+/// Packets that the port of a side has sent between two readings. The generator is the first port.
+fn sent(after: &Reading, before: &Reading) -> u64 {
+    let tx = |reading: &Reading| reading.ports.last().map_or(0, |port| port.tx.packets);
+    tx(after).saturating_sub(tx(before))
+}
+
+/// Packets that were lost before the port of a side had them.
+fn missed(reading: &Reading) -> u64 {
+    reading.ports.last().map_or(0, |port| port.rx.all_missed())
 }
 
 /// The parsed options of the generator.
@@ -229,28 +243,31 @@ impl Rig {
         let length = Duration::from_secs_f64(count as f64 / rate.max(1) as f64);
         self.wait(length + PATIENCE, |rig| (0..directions).all(|from| rig.sides[from].1.progress().complete))?;
         let progress: Vec<_> = self.sides.iter().map(|(_, trials)| trials.progress()).collect();
-        for direction in 0..directions {
-            // One that is not complete is abandoned.
-            if !progress[direction].complete {
-                self.sides[direction].1.begin(Trial { number: number(direction as u16), ..Trial::default() });
-            }
+        for ((_, trials), _) in self.sides.iter().zip(&progress).filter(|(_, progress)| !progress.complete) {
+            // A trial that is not complete is abandoned.
+            trials.begin(Trial::default());
         }
-        let arrived = |rig: &Rig, from: usize| rig.sides[1 - from].1.verified().arrived;
-        self.wait(drain, |rig| (0..directions).all(|from| arrived(rig, from) >= progress[from].made))?;
+        let ended = Instant::now();
+        self.wait(drain, |rig| {
+            (0..directions).all(|from| rig.has_settled(from, &before[from], progress[from], ended))
+        })?;
         let after: Vec<_> = self.sides.iter().map(|(running, _)| running.meter().read()).collect();
         let way = |from: usize| {
-            let port = |side: usize| after[side].ports.last().zip(before[side].ports.last());
-            let sent = port(from).map_or(0, |(after, before)| after.tx.packets - before.tx.packets);
-            let missed =
-                |(after, before): (&towpath::engine::report::PortReading, &towpath::engine::report::PortReading)| {
-                    after.rx.all_missed().saturating_sub(before.rx.all_missed())
-                };
-            let missed = port(1 - from).map_or(0, missed);
+            let sent = sent(&after[from], &before[from]);
+            let missed = missed(&after[1 - from]).saturating_sub(missed(&before[1 - from]));
             let found = self.sides[1 - from].1.verified();
             let unsent = progress[from].made.saturating_sub(sent);
             Way { count, progress: progress[from], unsent, missed, found }
         };
         Ok((0..directions).map(way).collect())
+    }
+
+    /// Whether all packets of a direction that were sent have arrived, and no more are on their way
+    /// into the port.
+    fn has_settled(&self, from: usize, before: &Reading, progress: Progress, ended: Instant) -> bool {
+        let sent = sent(&self.sides[from].0.meter().read(), before);
+        let arrived = self.sides[1 - from].1.verified().arrived;
+        arrived >= sent && (sent >= progress.made || ended.elapsed() > HELD)
     }
 
     /// Waits until `done`, or for `longest`.

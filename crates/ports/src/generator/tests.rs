@@ -495,6 +495,8 @@ fn a_generator_with_trials_waits_and_sends_each_with_numbers_of_its_own() {
         pump(&mut queues, || trials.progress().complete);
         let (progress, mut found) = (trials.progress(), trials.verified());
         assert_eq!(progress.made + progress.given_up, 1001);
+        let all = queues.rx.iter().map(|rx| rx.counters().snapshot().bytes).sum::<u64>();
+        assert_eq!(all - std::mem::replace(&mut bytes, all), progress.made * len);
         assert!(
             progress.made > 0
                 && found.latency.take().unwrap().samples == progress.made

@@ -9,6 +9,7 @@ use super::frames::{Protocol, frame};
 use super::rig::{BURST, Cost, Rig, Setup};
 use super::{Family, MESSAGES, PKTDMA, PerPacket, per_packet};
 use crate::args::BenchBatch;
+use crate::bench::interrupt::{rounds, until_asked};
 use serde::Serialize;
 use std::error::Error;
 use std::time::Duration;
@@ -136,7 +137,7 @@ const SCENARIOS: [[Scenario; 2]; 3] = [
 ];
 
 pub(super) fn measure(args: &BenchBatch) -> Result<Vec<Row>, Box<dyn Error>> {
-    SCENARIOS.iter().flatten().map(|scenario| row(scenario, args)).collect()
+    until_asked(SCENARIOS.iter().flatten()).map(|scenario| row(scenario, args)).collect()
 }
 
 fn row(scenario: &Scenario, args: &BenchBatch) -> Result<Row, Box<dyn Error>> {
@@ -156,7 +157,7 @@ fn row(scenario: &Scenario, args: &BenchBatch) -> Result<Row, Box<dyn Error>> {
     let mut rigs = [Rig::new(setup(true))?, Rig::new(setup(false))?];
     // Before and after; at full speed and paced.
     let mut costs: [[Vec<Cost>; 2]; 2] = Default::default();
-    for _ in 0..args.rounds {
+    for _ in rounds(args.rounds) {
         for (speed, (pace, bursts)) in [(None, args.bursts), (Some(pace), args.bursts / 8 + 1)].into_iter().enumerate()
         {
             for (rig, costs) in rigs.iter_mut().zip(&mut costs) {

@@ -6,6 +6,7 @@ use super::rig::{Cost, Rig, Setup};
 use super::scenarios::UDP;
 use super::{MESSAGES, PKTDMA, PerPacket, UDMA, per_packet};
 use crate::args::BenchBatch;
+use crate::bench::interrupt::{rounds, until_asked};
 use serde::Serialize;
 use std::error::Error;
 use towpath::nic::cpsw::{BatchSize, DescAlloc};
@@ -28,7 +29,7 @@ pub(crate) struct Row {
 
 pub(super) fn measure(args: &BenchBatch) -> Result<Vec<Row>, Box<dyn Error>> {
     let (mut rows, frame) = (Vec::new(), frame(Protocol::Udp, args.size.unwrap_or(UDP))?);
-    for family in [PKTDMA, UDMA, MESSAGES] {
+    for family in until_asked([PKTDMA, UDMA, MESSAGES]) {
         let mut variants = Vec::new();
         for (descriptors, desc_alloc) in [("recycler", DescAlloc::Recycled), ("pool", DescAlloc::GenPool)] {
             for count in SIZES {
@@ -40,7 +41,7 @@ pub(super) fn measure(args: &BenchBatch) -> Result<Vec<Row>, Box<dyn Error>> {
         }
         let mut costs: Vec<[Vec<Cost>; 2]> = variants.iter().map(|_| Default::default()).collect();
         let mut waits: Vec<Vec<u64>> = vec![Vec::new(); variants.len()];
-        for _ in 0..args.rounds {
+        for _ in rounds(args.rounds) {
             for ((rig, costs), waits) in variants.iter_mut().map(|v| &mut v.2).zip(&mut costs).zip(&mut waits) {
                 costs[0].push(rig.transmit(args.bursts, &frame, None)?);
                 costs[1].push(rig.receive(args.bursts, &frame, None)?);

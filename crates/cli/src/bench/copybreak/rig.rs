@@ -2,6 +2,7 @@
 
 use super::{PerBuffer, Seen, Variant};
 use crate::args::BenchCopybreak;
+use crate::bench::interrupt;
 use crate::bench::median;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -78,7 +79,7 @@ impl Source {
             Source::Model { threaded: false } => {
                 let made: Result<Vec<_>, _> = variants.iter().map(|v| Rig::model(*v, size, false)).collect();
                 let mut rigs = made?;
-                for _ in 0..rounds {
+                for _ in interrupt::rounds(rounds) {
                     rigs = rigs.into_iter().map(|rig| rig.run(each)).collect::<Result<_, _>>()?;
                 }
                 Ok(rigs.iter().map(Rig::seen).collect())

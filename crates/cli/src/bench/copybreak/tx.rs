@@ -8,6 +8,7 @@
 use super::rig::{BURST, Source, TIMEOUT};
 use super::{POLICIES, PerBuffer, Seen};
 use crate::args::BenchCopybreak;
+use crate::bench::interrupt::{rounds, until_asked};
 use crate::bench::{median, show};
 use serde::Serialize;
 use std::error::Error;
@@ -79,7 +80,7 @@ pub(super) fn run(source: &Source, args: &BenchCopybreak) -> Result<ExitCode, Bo
     });
     let mut report = Report { on: source.on(), size: args.size, rows: rows.collect(), sizes: Vec::new() };
     if source.is_model() && !args.no_sizes {
-        for size in SIZES {
+        for size in until_asked(SIZES) {
             let seen = of(size)?;
             let ns =
                 |copied: usize| [0, 1, 2].map(|policy| seen.get(2 * policy + copied).map_or(f64::NAN, |s| s.median_ns));
@@ -96,7 +97,7 @@ fn measure(source: &Source, variants: &[Variant], args: &BenchCopybreak) -> Resu
     match source {
         Source::Model { .. } => {
             let mut rigs = variants.iter().map(|variant| Rig::model(*variant)).collect::<Result<Vec<_>, _>>()?;
-            for _ in 0..args.rounds {
+            for _ in rounds(args.rounds) {
                 rigs.iter_mut().try_for_each(|rig| rig.round(each))?;
             }
             Ok(rigs.iter().map(|rig| rig.taken.seen()).collect())
@@ -104,7 +105,7 @@ fn measure(source: &Source, variants: &[Variant], args: &BenchCopybreak) -> Resu
         // There is one device: it is opened anew for each round of each variant.
         Source::Vfio(bdf) => {
             let mut taken: Vec<Taken> = variants.iter().map(|_| Taken::default()).collect();
-            for _ in 0..args.rounds {
+            for _ in rounds(args.rounds) {
                 for (variant, taken) in variants.iter().zip(&mut taken) {
                     let bus = VfioBus::open(*bdf, &VfioConfig::default())?;
                     let mut rig = Rig::new(bus, *variant, None)?;

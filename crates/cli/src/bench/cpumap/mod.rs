@@ -32,6 +32,7 @@ use super::cores::CoreTime;
 use super::udp::{Flows, Reader};
 use super::{median, show};
 use crate::args::{BenchCpumap, CpumapTable};
+use crate::bench::interrupt::until_asked;
 use rig::{PORT, Pair, TARGET, Way};
 use serde::Serialize;
 use std::error::Error;
@@ -125,8 +126,9 @@ pub(crate) fn run(args: &BenchCpumap) -> Result<ExitCode, Box<dyn Error>> {
             let why = "ethtool is not installed, which switches it on: apt-get install ethtool";
             report.skipped.push(format!("the kernel's cpumap with rx-gro-list: {why}"));
         }
-        for traffic in traffics(args) {
+        for traffic in until_asked(traffics(args)) {
             match measure_all(traffic, args, cores) {
+                Ok(table) if table.rows.is_empty() => {}
                 Ok(table) => report.tables.push(table),
                 Err(error) => report.skipped.push(format!("{}: {error}", table::title(traffic))),
             }
@@ -164,7 +166,7 @@ fn measure_all(traffic: Traffic, args: &BenchCpumap, cores: [usize; 2]) -> Resul
     let kinds: Vec<(Way, bool)> = all.filter(|&(way, gro)| way != Way::CpumapList || gro && with_lists).collect();
     let mut samples: Vec<Vec<Sample>> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..args.rounds {
-        for (&(way, gro), list) in kinds.iter().zip(&mut samples) {
+        for (&(way, gro), list) in until_asked(kinds.iter().zip(&mut samples)) {
             let sample = measure(traffic, way, gro, args, cores);
             list.push(sample.map_err(|error| format!("{}: {error}", way.name()))?);
         }
@@ -189,7 +191,9 @@ fn measure_all(traffic: Traffic, args: &BenchCpumap, cores: [usize; 2]) -> Resul
             by_unsteered: way.unsteered().map(|unsteered| by(list, of(unsteered, gro))),
         }
     };
-    let rows = kinds.iter().zip(&samples).map(row).collect();
+    // An interrupted first round has not measured all.
+    let measured = kinds.iter().zip(&samples).filter(|(_, list)| !list.is_empty());
+    let rows = measured.map(row).collect();
     Ok(Table { traffic, rows })
 }
 

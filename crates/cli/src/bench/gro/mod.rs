@@ -15,6 +15,7 @@
 mod table;
 
 use super::cores::CoreTime;
+use super::interrupt::{asked, rounds, until_asked};
 use super::netns::Namespace;
 use super::udp::Reader;
 use super::{median, show};
@@ -75,11 +76,13 @@ pub(crate) fn run(args: &BenchGro) -> Result<ExitCode, Box<dyn Error>> {
     let cores = towpath::engine::worker::cores();
     let cores = [cores[0], cores[cores.len() - 1]];
     let mut tables = Vec::new();
-    for &flows in &args.flows {
+    for &flows in until_asked(&args.flows) {
         tables.push(udp(&format!("gen:proto=udp,size={},flows={flows}", args.size), args, cores)?);
     }
     let flows = args.flows.first().copied().unwrap_or(8);
-    tables.push(tcp(&format!("gen:proto=tcp,size={},flows={flows}", 14 + 40 + SEGMENT), args, cores)?);
+    if !asked() {
+        tables.push(tcp(&format!("gen:proto=tcp,size={},flows={flows}", 14 + 40 + SEGMENT), args, cores)?);
+    }
     let incomplete = tables.iter().any(|table| !table.skipped.is_empty());
     let report = Report { rounds: args.rounds, seconds: args.seconds.as_secs_f64(), tables };
     show(args.json, COUNTED, &report, || table::print(&report))?;
@@ -90,7 +93,7 @@ pub(crate) fn run(args: &BenchGro) -> Result<ExitCode, Box<dyn Error>> {
 fn udp(source: &str, args: &BenchGro, cores: [usize; 2]) -> Result<Table, Box<dyn Error>> {
     let mut table = Table { traffic: source.to_owned(), rows: Vec::new(), skipped: Vec::new() };
     table.rows.push(pairs("counting sink".into(), args, |mode| direct(source, mode, args, cores[0]))?);
-    for reader in Reader::ALL {
+    for reader in until_asked(Reader::ALL) {
         let name = format!("kernel's stack behind a TAP: {}", reader.name());
         match pairs(name.clone(), args, |mode| to_socket(source, mode, reader, args, cores)) {
             Ok(row) => table.rows.push(row),
@@ -106,17 +109,22 @@ fn tcp(source: &str, args: &BenchGro, cores: [usize; 2]) -> Result<Table, Box<dy
     let mut table = Table { traffic: source.to_owned(), rows: Vec::new(), skipped: Vec::new() };
     table.rows.push(pairs("counting sink".into(), args, |mode| direct(source, mode, args, cores[0]))?);
     let name = "kernel's stack, one stream through two TAPs: TCP socket, read() of up to 128 KiB".to_owned();
-    match pairs(name.clone(), args, |mode| through_taps(mode, args, cores)) {
-        Ok(row) => table.rows.push(row),
-        Err(error) => table.skipped.push(format!("{name}: {error}")),
+    if !asked() {
+        match pairs(name.clone(), args, |mode| through_taps(mode, args, cores)) {
+            Ok(row) => table.rows.push(row),
+            Err(error) => table.skipped.push(format!("{name}: {error}")),
+        }
     }
     lanes(&mut table, source, args, cores)?;
     Ok(table)
 }
 
 fn lanes(table: &mut Table, source: &str, args: &BenchGro, [first, last]: [usize; 2]) -> Result<(), Box<dyn Error>> {
+    if asked() {
+        return Ok(());
+    }
     table.rows.push(pairs("lane on the same core, sink".into(), args, |mode| lane(source, mode, args, first, first))?);
-    if last != first {
+    if last != first && !asked() {
         table
             .rows
             .push(pairs("lane on another core, sink".into(), args, |mode| lane(source, mode, args, first, last))?);
@@ -131,7 +139,7 @@ fn pairs(
     mut measure: impl FnMut(GroMode) -> Measured,
 ) -> Result<Row, Box<dyn Error>> {
     let (mut off, mut on) = (Vec::new(), Vec::new());
-    for _ in 0..args.rounds {
+    for _ in rounds(args.rounds as usize) {
         off.push(measure(GroMode::Off)?);
         on.push(measure(GroMode::On)?);
     }

@@ -22,6 +22,7 @@ mod rig;
 
 use super::{median, show};
 use crate::args::{BenchVm, Ring};
+use crate::bench::interrupt::{rounds, until_asked};
 use rig::{Rig, STEPS};
 use serde::Serialize;
 use std::error::Error;
@@ -58,7 +59,7 @@ struct Report {
 pub(crate) fn run(args: &BenchVm) -> Result<ExitCode, Box<dyn Error>> {
     let mut rows = Vec::new();
     for &ring in &args.rings {
-        for &size in &args.sizes {
+        for &size in until_asked(&args.sizes) {
             rows.extend(measure(ring, size, args)?);
         }
     }
@@ -77,7 +78,7 @@ fn options(ring: Ring, args: &BenchVm) -> String {
 fn measure(ring: Ring, size: u32, args: &BenchVm) -> Result<[Row; STEPS], Box<dyn Error>> {
     let mut rig = Rig::new(&options(ring, args), size, args.burst)?;
     let (mut medians, mut best) = ([const { Vec::new() }; STEPS], [f64::INFINITY; STEPS]);
-    for _ in 0..args.rounds {
+    for _ in rounds(args.rounds) {
         let mut samples = [const { Vec::new() }; STEPS];
         for _ in 0..args.bursts {
             for (samples, took) in samples.iter_mut().zip(rig.turn()?) {

@@ -45,6 +45,7 @@ mod worker;
 
 use super::{median, show};
 use crate::args::{BenchXsk, Read};
+use crate::bench::interrupt::{self, until_asked};
 use back_end::Place;
 use egress::Egress;
 use rig::{Rig, Round};
@@ -112,8 +113,9 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
             continue;
         }
         let reads = if egress == Egress::Veth { args.read.as_slice() } else { &[Read::None] };
-        for &read in reads {
+        for &read in until_asked(reads) {
             match measure(egress, read, args) {
+                Ok(table) if table.columns.is_empty() => {}
                 Ok(table) => report.tables.push(table),
                 Err(error) => report.skipped.push(format!("{}: {error}", egress.name())),
             }
@@ -129,8 +131,8 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
 
 fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn Error>> {
     let place = Place::of(args);
-    let columns: Vec<_> =
-        args.sizes.iter().map(|&size| column(egress, size, (read, place), args)).collect::<Result<_, _>>()?;
+    let sizes = until_asked(&args.sizes);
+    let columns: Vec<_> = sizes.map(|&size| column(egress, size, (read, place), args)).collect::<Result<_, _>>()?;
     let slope = match columns.as_slice() {
         [first, .., last] => (last.page.ns - first.page.ns) / f64::from(last.size - first.size),
         _ => 0.0,
@@ -156,7 +158,7 @@ fn column(egress: Egress, size: u32, reader: (Read, Place), args: &BenchXsk) -> 
     let [copy, page] = &umems;
     let (mut copy, mut page) = (make(copy, Transmit::Copy)?, make(page, Transmit::Page)?);
     let (mut rounds, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
-    for _ in 0..args.rounds {
+    for _ in interrupt::rounds(args.rounds) {
         let round = [copy.round(args.bursts)?, page.round(args.bursts)?];
         ratios.push(round[0].slower() / round[1].slower());
         rounds.iter_mut().zip(round).for_each(|(all, round)| all.push(round));
@@ -180,7 +182,7 @@ mod tests {
     fn seen(egress: Egress, transmit: Transmit, size: u32) -> (f64, f64) {
         let umem = app::memory().unwrap();
         let args = match Args::parse_from(["towpath", "bench", "xsk"]).command {
-            Command::Bench(Bench { kind: BenchKind::Xsk(args) }) => args,
+            Command::Bench(Bench { kind: BenchKind::Xsk(args), .. }) => args,
             other => panic!("{other:?}"),
         };
         let mut rig = Rig::new(&umem, egress, transmit, size, (Read::All, Place::of(&args)), &args).unwrap();

@@ -9,6 +9,7 @@ mod rig;
 
 use super::median;
 use crate::args::BenchBatch;
+use crate::bench::interrupt::rounds;
 use rig::{Rig, Sample};
 use serde::Serialize;
 use std::error::Error;
@@ -64,7 +65,7 @@ pub(super) fn measure(args: &BenchBatch) -> Result<OnQemu, Box<dyn Error>> {
         rig.transmit(BatchSize::MAX)?;
         rig.receive(BatchSize::MAX)?;
     }
-    for _ in 0..args.bursts {
+    for _ in rounds(args.bursts) {
         for (size, [tx, rx]) in SIZES.into_iter().zip(&mut samples) {
             let size = BatchSize::new(size).unwrap_or_default();
             tx.push(rig.transmit(size)?);
