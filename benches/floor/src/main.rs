@@ -1,0 +1,70 @@
+//! The smallest programs that do the jobs of hot paths, beside those paths, for `run` to count.
+//!
+//!     floor gro|strangers ours|floor FLOWS BURST PACKETS
+//!
+//! Both sides of a job have the same packets, TCP/IPv4 with timestamps and trusted checksums, and leave the same number of
+//! them: the program prints it. `measured` is what is counted.
+
+mod floor;
+#[path = "../../peers/gro/engines/src/mix.rs"]
+#[allow(dead_code)]
+mod mix;
+mod ours;
+
+use towpath_packet::{Batch, Cache, Checksum, Direction, Packet, Pool, PoolConfig};
+
+/// Payload bytes of each packet.
+const PAYLOAD: usize = 1448;
+
+/// One side of a job.
+trait Side {
+    /// Takes all packets of a burst. Those of a flow are merged, in the order they came, and all leave to `out`.
+    fn push(&mut self, burst: &mut Batch, out: &mut Vec<Packet>);
+}
+
+#[inline(never)]
+fn measured(side: &mut impl Side, burst: &mut Batch, out: &mut Vec<Packet>) {
+    side.push(burst, out);
+}
+
+fn measure(mut side: impl Side, flows: usize, burst: usize, packets: usize) {
+    let pool = Pool::new(PoolConfig::default().capacity(4096)).expect("memory");
+    let mut cache: Cache = pool.cache(Direction::Rx).expect("a cache");
+    // As many bursts as give each flow a turn.
+    let mix = mix::packets(flows, PAYLOAD, burst, flows.div_ceil(burst), 1);
+    let (mut batch, mut out) = (Batch::new(), Vec::with_capacity(burst));
+    let mut left = 0;
+    for bytes in mix.chunks(burst).cycle().take(packets / burst) {
+        for bytes in bytes {
+            let mut packet = Packet::copy_from(&mut cache, bytes).expect("the pool is large enough");
+            packet.set_csum(Checksum::Verified);
+            batch.push(packet).expect("a burst fits");
+        }
+        measured(&mut side, &mut batch, &mut out);
+        left += out.len();
+        out.drain(..).for_each(|packet| cache.free(packet));
+    }
+    println!("{left}");
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Vec<usize> = words.iter().skip(2).filter_map(|word| word.parse().ok()).collect();
+    let names = (words.first().map_or("", |word| word), words.get(1).map_or("", |word| word));
+    let &[flows, burst, packets] = numbers.as_slice() else { usage() };
+    if flows == 0 || burst == 0 || burst > Batch::<64>::CAPACITY || packets < burst {
+        usage();
+    }
+    match names {
+        ("gro", "ours") => measure(ours::Engine::new(), flows, burst, packets),
+        ("gro", "floor") => measure(floor::Merge::new(), flows, burst, packets),
+        ("strangers", "ours") => measure(ours::Stage::new(), flows, burst, packets),
+        ("strangers", "floor") => measure(floor::Look::new(), flows, burst, packets),
+        _ => usage(),
+    }
+}
+
+fn usage() -> ! {
+    eprintln!("usage: floor gro|strangers ours|floor FLOWS BURST PACKETS        bursts of up to 64");
+    std::process::exit(2);
+}
