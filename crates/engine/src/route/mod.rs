@@ -13,6 +13,8 @@
 //! | `mod` | [`Route`]: how it is built, its turn, sending, and the end |
 //! | `verdicts` | classification and reflection of received packets |
 //! | `order_barrier` | tells the ingress when the packets before a barrier have left |
+//! | `sample` | [`Samples`]: how long packets stay, and which flows are largest |
+//! | `flows` | [`FlowCount`]: the list of the largest flows |
 //! | `config` | [`RouteConfig`], [`RouteId`], [`Limit`] |
 //!
 //! Order is absolute: nothing is received while a packet waits for the egress. An egress that
@@ -22,10 +24,14 @@
 //! Balance: received + split = sent + merged + drops + held, at every moment between two turns.
 
 mod config;
+mod flows;
 mod order_barrier;
+mod sample;
 mod verdicts;
 
 pub use config::{Limit, RouteConfig, RouteId};
+pub use flows::{FlowCount, MAX_FLOWS};
+pub use sample::{LATENCY_BUCKETS, Latency, Samples, Side};
 
 use crate::gro_stage::{GroStage, GroStageConfig, Pushed};
 use crate::linearize::Linearizer;
@@ -33,6 +39,7 @@ use crate::report::GroCounters;
 use crate::rules::{Classifier, PortSide};
 use crate::software_offload::{SoftwareOffload, needs_software};
 use order_barrier::OrderBarrier;
+use sample::Sampler;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -66,6 +73,7 @@ pub struct Route<R, T> {
     /// The ingress never receives.
     never_receives: bool,
     order_barrier: OrderBarrier,
+    sampler: Sampler,
     closed: bool,
 }
 
@@ -104,6 +112,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             ended: None,
             never_receives,
             order_barrier: OrderBarrier::default(),
+            sampler: Sampler::new(link),
             closed: false,
         }
     }
@@ -162,6 +171,11 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         &self.counters
     }
 
+    /// Received packets, and samples of them.
+    pub fn samples(&self) -> &Arc<Samples> {
+        self.sampler.samples()
+    }
+
     /// Packets that wait for the egress.
     fn waiting(&self) -> usize {
         let ready = self.gro_stage.as_ref().map_or(0, GroStage::ready);
@@ -193,6 +207,15 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// received.
     #[inline]
     pub fn turn(&mut self, stopping: bool) -> usize {
+        let moved = self.burst(stopping);
+        if self.sampler.is_open() && self.held() == 0 {
+            self.sampler.close();
+        }
+        moved
+    }
+
+    #[inline]
+    fn burst(&mut self, stopping: bool) -> usize {
         self.tx.reclaim();
         if self.waiting() > 0 {
             let sent = self.send();
@@ -225,6 +248,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             }
             return 0;
         }
+        self.sampler.received(&self.incoming);
         if let Some(limit) = &self.limit {
             let granted = limit.take(received);
             while self.incoming.len() > granted {
@@ -264,6 +288,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     #[cold]
     fn check_ended(&mut self) {
         let (rx, tx) = (self.rx.state(), self.tx.state());
+        self.sampler.sides(&rx, &tx);
         let used_up = self.limit.as_ref().is_some_and(|limit| limit.used_up());
         self.ended = match (rx.ended(), tx.ended()) {
             (true, _) => Some(rx),
@@ -328,7 +353,9 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// The egress refused packets.
     #[cold]
     fn refused(&mut self, progress: bool) {
-        let reason = match self.tx.state() {
+        let egress = self.tx.state();
+        self.sampler.sides(&State::Up, &egress);
+        let reason = match egress {
             State::Gone(_) | State::Done => DropReason::PortGone,
             State::Down(_) => DropReason::LinkDown,
             State::Up => DropReason::EgressFull,

@@ -3,6 +3,7 @@
 use super::PortControls;
 use std::sync::Arc;
 use towpath_engine::filter::Hits;
+use towpath_engine::lane::LaneTable;
 use towpath_engine::report::Meter;
 use towpath_packet::port::Info;
 
@@ -33,6 +34,7 @@ pub struct Observer {
     pub(super) meter: Meter,
     pub(super) controls: PortControls,
     pub(super) hits: Vec<Hits>,
+    pub(super) table: Option<Arc<LaneTable>>,
     infos: Arc<[Info]>,
     notes: Arc<[String]>,
 }
@@ -40,7 +42,7 @@ pub struct Observer {
 impl Observer {
     pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<Hits>) -> Observer {
         let Observed { notes, controls, infos } = observed;
-        Observer { meter, controls, hits, infos: infos.into(), notes: notes.into() }
+        Observer { meter, controls, hits, table: None, infos: infos.into(), notes: notes.into() }
     }
 
     /// The counters.
@@ -62,6 +64,17 @@ impl Observer {
     /// list with its default as the last.
     pub fn rule_hits(&self) -> Vec<(String, u64)> {
         self.hits.iter().flat_map(|hits| hits.texts().iter().cloned().zip(hits.total())).collect()
+    }
+
+    /// The lane table; `None` without lanes.
+    pub fn lane_table(&self) -> Option<&LaneTable> {
+        self.table.as_deref()
+    }
+
+    /// From now on, and for ten seconds, the routes count their largest flows
+    /// ([`Samples::flows`](towpath_engine::route::Samples::flows)).
+    pub fn watch_flows(&self) {
+        self.meter.routes().iter().for_each(|route| route.samples.watch());
     }
 
     /// What the ports are, as they were opened: A and B, or the port of an echo.

@@ -2,11 +2,11 @@
 
 use super::failure::PortEnd;
 use super::observer::{Observed, Observer};
-use super::plan::{AnyRoute, Placement};
+use super::plan::{AnyRoute, LANE_PAIRS, Placement};
 use super::{Forward, PortControls, REBALANCE, Running, StartError};
 use std::sync::Arc;
 use towpath_engine::lane::{Balancer, LaneTable};
-use towpath_engine::report::Meter;
+use towpath_engine::report::{Meter, RouteMeter};
 use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
 use towpath_packet::port::{Info, Needs};
 
@@ -51,7 +51,9 @@ impl Ready {
     ) -> Ready {
         let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
         let hits = [plan.at_rx.hits(), plan.in_lane.hits()].into_iter().flatten().collect();
-        let observer = Observer::new(meter.with_gro(gro), observed, hits);
+        let meter = meter.with_gro(gro).with_routes(route_meters(&threads));
+        let mut observer = Observer::new(meter, observed, hits);
+        observer.table.clone_from(&table);
         Ready { plan, threads, observer, table, ends, needs }
     }
 
@@ -106,6 +108,23 @@ impl Ready {
         }
         Ok(running)
     }
+}
+
+/// The counters of all routes, by thread.
+fn route_meters(threads: &[(Placement, Vec<AnyRoute>)]) -> Vec<RouteMeter> {
+    let of_thread = |(worker, (placement, routes)): (usize, &(Placement, Vec<AnyRoute>))| {
+        let core = if let Placement::Core(core) = placement { Some(*core) } else { None };
+        let meters = routes.iter().map(|route| RouteMeter {
+            id: route.id(),
+            worker,
+            core,
+            lane: route.id().pair.checked_sub(LANE_PAIRS),
+            counters: route.counters().clone(),
+            samples: route.samples().clone(),
+        });
+        meters.collect::<Vec<_>>()
+    };
+    threads.iter().enumerate().flat_map(of_thread).collect()
 }
 
 impl std::fmt::Debug for Ready {
