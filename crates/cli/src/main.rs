@@ -32,12 +32,16 @@ mod findings;
 mod kinds;
 mod live;
 mod measured;
+mod metrics;
 mod output;
 mod probe;
 mod report;
 mod run;
 mod sandbox;
+mod server;
+mod state;
 mod summary;
+mod top;
 mod units;
 
 use clap::Parser;
@@ -46,6 +50,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    state::began();
     let args = args::Args::parse();
     match commands::dispatch(args) {
         Ok(code) => code,

@@ -1,11 +1,14 @@
 //! A request of the control socket, and its answer.
 
 use super::Service;
+use crate::state::State;
 use serde::{Deserialize, Serialize};
 use towpath::packet::port::{PortControl, SettingValue};
 
-/// Longest request or answer in bytes.
+/// Longest request in bytes.
 pub(crate) const LONGEST: u64 = 1 << 16;
+/// Longest answer in bytes that a client reads: the state of many ports.
+pub(crate) const LONGEST_ANSWER: u64 = 1 << 26;
 
 /// What a client asks for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -13,6 +16,8 @@ pub(crate) const LONGEST: u64 = 1 << 16;
 pub(crate) enum Request {
     /// Settings of ports, and changes of them.
     Settings(Change),
+    /// The state of all that runs.
+    State,
 }
 
 /// What is to be changed before the settings are listed.
@@ -57,6 +62,8 @@ impl From<SettingValue> for Value {
 pub(crate) enum Answer {
     /// The settings as they are now.
     Settings(Vec<Line>),
+    /// The state as it is now.
+    State(Box<State>),
     /// Why nothing was done.
     Error(String),
 }
@@ -78,6 +85,7 @@ pub(crate) fn answer(request: &[u8], service: &Service) -> serde_json::Result<Ve
         Ok(Request::Settings(change)) => {
             tune(&change, &service.controls().iter().collect::<Vec<_>>()).map(Answer::Settings)
         }
+        Ok(Request::State) => Ok(Answer::State(Box::new(service.state(true)))),
         Err(error) => Err(format!("not a request: {error}")),
     };
     let mut line = serde_json::to_vec(&answer.unwrap_or_else(Answer::Error))?;
