@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::output::{self, outln, show};
 use crate::units::grouped;
-use crate::{bench, bind, bridge, control, kinds, measure, probe, report, run};
+use crate::{bench, bind, bridge, control, kinds, measure, probe, report, run, state, top};
 use clap::CommandFactory;
 use std::error::Error;
 use std::io::IsTerminal;
@@ -73,6 +73,8 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Bind(args) => bind::bind(&args),
         Command::Unbind(args) => bind::unbind(&args),
         Command::Set(args) => control::set(&args),
+        Command::State(args) => state::state(&args),
+        Command::Top(args) => top::top(&args),
         Command::Rules => {
             outln!("{RULES}")?;
             Ok(ExitCode::SUCCESS)

@@ -38,12 +38,16 @@ mod kinds;
 mod live;
 mod measure;
 mod measured;
+mod metrics;
 mod output;
 mod probe;
 mod report;
 mod run;
 mod sandbox;
+mod server;
+mod state;
 mod summary;
+mod top;
 mod units;
 
 use clap::Parser;
@@ -52,6 +56,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    state::began();
     let result = match args::Args::try_parse() {
         Ok(args) => commands::dispatch(args),
         // Help and version.

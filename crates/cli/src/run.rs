@@ -4,6 +4,7 @@ use crate::args::{Run, SandboxArg};
 use crate::control::{Listener, Service};
 use crate::json;
 use crate::live::Live;
+use crate::metrics::Metrics;
 use crate::output::is_read;
 use crate::summary;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -34,9 +35,10 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
         signal_hook::flag::register(signal, asked.clone())?;
     }
     let control = args.control.as_ref().map(|path| Listener::new(path, Service::of(ready.observer()))).transpose()?;
+    let metrics = args.metrics.as_ref().map(|at| at.serve(Service::of(ready.observer()))).transpose()?;
     let enforced = enforce(&ready, args)?;
     let running = ready.launch()?;
-    for note in running.notes() {
+    for note in running.notes().iter().cloned().chain(metrics.iter().flat_map(Metrics::notes)) {
         eprintln!("note: {note}");
     }
     for missing in enforced.missing() {
@@ -67,14 +69,14 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
         std::thread::sleep(POLL_INTERVAL.min(left));
     }
     live.end();
-    drop(control);
+    drop((control, metrics));
     let summary = running.stop();
     output?;
     is_read(if args.json { summary::json(&summary, &enforced) } else { summary::print(&summary, &enforced) })?;
     Ok(if summary.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Leaves the process what the ports, and the socket of `--control`, use from now on.
+/// Leaves the process what the ports, and the sockets of `--control` and `--metrics`, use from now on.
 fn enforce(ready: &Ready, args: &Run) -> Result<Enforced, Box<dyn Error>> {
     let level = match args.sandbox {
         SandboxArg::Require => Level::Require,
@@ -86,5 +88,6 @@ fn enforce(ready: &Ready, args: &Run) -> Result<Enforced, Box<dyn Error>> {
         Some(path) => needs.calls([Calls::Sockets, Calls::Accept]).directory_of(path, PathUse::Remove),
         None => needs,
     };
+    let needs = args.metrics.iter().fold(needs, |needs, at| at.needs(needs));
     Ok(sandbox::enforce(&needs, level).map_err(|error| format!("--{error}"))?)
 }

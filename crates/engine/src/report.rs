@@ -6,6 +6,7 @@
 //!   pages taken       =  pages returned                         the same for applications' memory
 //! ```
 
+use crate::route::{RouteId, Samples};
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -13,12 +14,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
 use towpath_packet::port::{Edge, RxMemory};
-use towpath_packet::{Counters, DropReason, ExtBufGauge, Pool, Snapshot};
+use towpath_packet::{Counters, DropReason, ExtBufGauge, Pool, PoolStats, Snapshot};
 
 /// All counters; they can be read at any time, from any thread. A clone reads the same counters.
 #[derive(Debug, Clone)]
 pub struct Meter {
     members: Arc<RwLock<Members>>,
+    routes: Vec<RouteMeter>,
     pool: Pool,
     started: Instant,
 }
@@ -66,6 +68,23 @@ pub struct PortMeter {
     pub edge: Option<Arc<dyn Edge>>,
 }
 
+/// The counters of one route.
+#[derive(Debug, Clone)]
+pub struct RouteMeter {
+    /// Its position among others.
+    pub id: RouteId,
+    /// The thread that runs it, counted from 0.
+    pub worker: usize,
+    /// The core that the thread is pinned to.
+    pub core: Option<usize>,
+    /// The lane that it takes its packets from; `None` if it receives from a port.
+    pub lane: Option<usize>,
+    /// Drops, splits and merges between its queues.
+    pub counters: Arc<Counters>,
+    /// Received packets, and samples of them.
+    pub samples: Arc<Samples>,
+}
+
 /// The sum of counters.
 fn sum<'a>(counters: impl IntoIterator<Item = &'a Arc<Counters>>) -> Snapshot {
     counters.into_iter().fold(Snapshot::default(), |sum, c| sum.plus(&c.snapshot()))
@@ -88,7 +107,7 @@ impl Meter {
     pub fn new(ports: Vec<PortMeter>, pool: Pool) -> Meter {
         let ports = ports.into_iter().map(|port| Row { port, earlier: None }).collect();
         let members = Members { ports, ..Members::default() };
-        Meter { members: Arc::new(RwLock::new(members)), pool, started: Instant::now() }
+        Meter { members: Arc::new(RwLock::new(members)), routes: Vec::new(), pool, started: Instant::now() }
     }
 
     fn with<X>(&self, f: impl FnOnce(&Members) -> X) -> X {
@@ -97,6 +116,28 @@ impl Meter {
 
     fn change(&self, f: impl FnOnce(&mut Members)) {
         f(&mut self.members.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Adds the routes.
+    #[must_use]
+    pub fn with_routes(mut self, routes: Vec<RouteMeter>) -> Meter {
+        self.routes = routes;
+        self
+    }
+
+    /// The ports with their queues.
+    pub fn ports(&self) -> Vec<PortMeter> {
+        self.with(|members| members.ports.iter().map(|row| row.port.clone()).collect())
+    }
+
+    /// The routes, those from ports and those from lanes.
+    pub fn routes(&self) -> &[RouteMeter] {
+        &self.routes
+    }
+
+    /// The common pool, then those that belong to ports.
+    pub fn pools(&self) -> Vec<PoolStats> {
+        self.with(|members| std::iter::once(&self.pool).chain(&members.own_pools).map(Pool::stats).collect())
     }
 
     /// Adds the counters of GRO stages.
@@ -273,7 +314,13 @@ pub struct GroCounters {
     bypassed: AtomicU64,
     is_bypassed: AtomicBool,
     flushed: [AtomicU64; Flush::ALL.len()],
+    sizes: [AtomicU64; SIZES.len()],
+    bytes: AtomicU64,
 }
+
+/// Upper bounds of the sizes of aggregates, in bytes, by which they are counted. The last one has
+/// all larger ones.
+pub const SIZES: [u32; 7] = [2048, 4096, 8192, 16384, 32768, 65536, u32::MAX];
 
 impl GroCounters {
     pub(crate) fn store(&self, stats: &Stats, is_bypassed: bool) {
@@ -287,6 +334,19 @@ impl GroCounters {
         }
     }
 
+    /// Aggregates of these sizes left. Called by the route's thread, once a burst.
+    pub(crate) fn add_sizes(&self, sizes: impl Iterator<Item = usize>) {
+        let add = |to: &AtomicU64, n: u64| to.store(to.load(Relaxed).wrapping_add(n), Relaxed);
+        for size in sizes {
+            // 1 to 2048, to 4096, and so on: the logarithm of what is before the last byte.
+            let index = (usize::BITS - (size.saturating_sub(1) >> 11).leading_zeros()) as usize;
+            if let Some(bucket) = self.sizes.get(index).or(self.sizes.last()) {
+                add(bucket, 1);
+            }
+            add(&self.bytes, size as u64);
+        }
+    }
+
     fn read(&self) -> GroReading {
         GroReading {
             packets: self.packets.load(Relaxed),
@@ -295,6 +355,8 @@ impl GroCounters {
             bypassed: self.bypassed.load(Relaxed),
             bypassed_engines: u64::from(self.is_bypassed.load(Relaxed)),
             flushed: std::array::from_fn(|i| self.flushed[i].load(Relaxed)),
+            sizes: std::array::from_fn(|i| self.sizes[i].load(Relaxed)),
+            bytes: self.bytes.load(Relaxed),
         }
     }
 }
@@ -312,6 +374,11 @@ pub struct GroReading {
     pub bypassed: u64,
     /// Engines that bypass themselves at this moment.
     pub bypassed_engines: u64,
+    /// Aggregates by size, in the order of [`SIZES`]: those that are no longer than the bound, and
+    /// longer than the one before.
+    pub sizes: [u64; SIZES.len()],
+    /// Bytes of all aggregates.
+    pub bytes: u64,
     flushed: [u64; Flush::ALL.len()],
 }
 
@@ -329,6 +396,8 @@ impl GroReading {
             bypassed: self.bypassed + other.bypassed,
             bypassed_engines: self.bypassed_engines + other.bypassed_engines,
             flushed: std::array::from_fn(|i| self.flushed[i] + other.flushed[i]),
+            sizes: std::array::from_fn(|i| self.sizes[i] + other.sizes[i]),
+            bytes: self.bytes + other.bytes,
         }
     }
 }
@@ -394,6 +463,19 @@ mod tests {
         assert_eq!(reading(0, &[down], &[full]).sent_none(), Some(both));
         assert_eq!(reading(0, &[], &[full]).sent_none(), Some(vec![drops(DropReason::EgressFull, 2)]));
         assert_eq!(reading(1, &[down], &[full]).sent_none(), None);
+    }
+
+    #[test]
+    fn aggregates_are_counted_by_the_first_bound_that_they_do_not_exceed() {
+        let counters = GroCounters::default();
+        let sizes = [1, 2048, 2049, 4096, 65536, 65537, 1 << 31];
+        counters.add_sizes(sizes.into_iter());
+        for (bound, n) in SIZES.iter().zip(counters.read().sizes) {
+            let below = SIZES.iter().filter(|other| *other < bound).max().copied().unwrap_or(0);
+            let expected = sizes.iter().filter(|size| **size > below as usize && **size <= *bound as usize).count();
+            assert_eq!(n, expected as u64, "{bound}");
+        }
+        assert_eq!(counters.read().bytes, sizes.iter().sum::<usize>() as u64);
     }
 
     #[test]

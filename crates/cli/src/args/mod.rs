@@ -125,6 +125,18 @@ pub(crate) enum Command {
         towpath set --control /run/towpath.sock e1000e:vfio=0000:03:00.0 copybreak=256\n  \
         towpath set --control /run/towpath.sock e1000e:vfio=0000:03:00.0 receive=own vlans=10+100-199")]
     Set(Set),
+    /// Show the state of a running towpath: ports, routes, drops, times, flows (see --control)
+    #[command(after_help = "Example:\n  towpath fwd tap:a tap:b --control /run/towpath.sock\n  \
+        towpath state --control /run/towpath.sock\n  \
+        towpath state --control /run/towpath.sock --json | jq '.units[0].ports[].rx'")]
+    State(StateArgs),
+    /// Watch a running towpath in this terminal: rates of ports and routes, flows, drops (see --control)
+    #[command(
+        after_help = "Keys: 1 to 7 or Tab for the views, s and r sort, / filters, p pauses, + and - change the interval, \
+        ? for help, q ends.\n\nExample:\n  towpath top --control /run/towpath.sock\n  \
+        towpath top --control /run/towpath.sock --once --view flows"
+    )]
+    Top(Top),
     /// Explain the rules of --rule and --lane-rule
     Rules,
     /// Measure what towpath is judged by, in the shape of the tables that it is compared with
@@ -225,6 +237,34 @@ pub(crate) struct Set {
     /// One line of JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `towpath state`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct StateArgs {
+    /// The socket that the running towpath was given
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) control: PathBuf,
+    /// One line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `towpath top`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Top {
+    /// The socket that the running towpath was given
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) control: PathBuf,
+    /// Time between pictures
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// The view at the start
+    #[arg(long, value_enum, default_value_t = crate::top::View::Overview)]
+    pub(crate) view: crate::top::View,
+    /// Print one picture as text, with the rates of one interval, and end
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 /// `towpath sink`.

@@ -1,6 +1,7 @@
 //! Options of every command that moves packets.
 
 use super::{Cores, number, span, time};
+use crate::metrics::Address;
 use clap::{Args as ClapArgs, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,9 +17,14 @@ pub(crate) struct Run {
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = number)]
     pub(crate) count: Option<u64>,
-    /// Make a socket at this path, through which 'towpath set' changes settings of the ports while they run
+    /// Make a socket at this path, through which 'towpath set' changes settings of the ports while they run, and 'towpath
+    /// state' and 'towpath top' show what they do
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) control: Option<PathBuf>,
+    /// Serve HTTP at PORT of the loopback, ADDRESS:PORT or unix:PATH: a page at /, OpenMetrics at /metrics, JSON at /state.
+    /// There is no authentication: what can connect can read
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<Address>,
     /// Coalesce packets of a flow that follow each other; without it: auto for fwd, off for the others
     #[arg(long, value_enum, help_heading = "Coalescing")]
     pub(crate) gro: Option<GroArg>,

@@ -1,42 +1,33 @@
-//! Settings of a running `towpath`, read and changed from another terminal.
+//! State and settings of a running `towpath`, read and changed from another terminal.
 //!
 //! ```text
 //!   towpath fwd … --control PATH          towpath set --control PATH [PORT NAME=VALUE…]
-//!      └─ thread: several clients       ◄── Request, a line of JSON
+//!      └─ Server: several clients         towpath state --control PATH, towpath top --control PATH
+//!                                       ◄── Request, a line of JSON
 //!                                       ──► Answer, a line of JSON
 //! ```
 //!
 //! The socket is a file that only its owner may open ([`unix_socket`]). It is removed at the end. A
-//! stale socket, whose process was killed, is replaced. A client has two seconds from its
-//! connection to the last byte of its answer. No client delays another one, or the end of the
-//! command. `request` reads and answers a line.
+//! stale socket, whose process was killed, is replaced. `server` serves it; `request` reads and
+//! answers a line.
 
 pub(crate) mod request;
 
 use crate::args::Set;
 use crate::output::outln;
-use request::{Answer, Change, LONGEST, Line, Request, answer};
+use crate::server::{Answers, Server, Socket, TIMEOUT};
+use crate::state::{State, gather};
+use request::{Answer, Change, LONGEST, LONGEST_ANSWER, Line, Request, answer};
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath::packet::port::SettingValue;
 use towpath::{Observer, PortControls};
-use towpath_sys::EventFd;
-use towpath_sys::poll::{PollSet, is_readable};
 use towpath_sys::unix_socket::{self, Access, Kind};
-
-/// Time limit of a whole request, on either side.
-const TIMEOUT: Duration = Duration::from_secs(2);
-/// Clients at a time.
-const MAX_CLIENTS: usize = 16;
-/// The pause before the next `accept` when the process has no descriptor left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the socket answers from.
 #[derive(Clone)]
@@ -53,17 +44,23 @@ impl Service {
         Service { observers: Arc::new(move || one.clone()) }
     }
 
+    /// The state of now. `watched`: the routes count their largest flows, for the next reading.
+    pub(crate) fn state(&self, watched: bool) -> State {
+        let running = (self.observers)();
+        if watched {
+            running.iter().for_each(|(_, observer)| observer.watch_flows());
+        }
+        gather(&running)
+    }
+
     /// The ports of all that runs now.
     fn controls(&self) -> PortControls {
         (self.observers)().iter().map(|(_, observer)| observer.port_controls().clone()).collect()
     }
 }
 
-/// The socket of a running `towpath`.
-pub(crate) struct Listener {
-    stop: Arc<EventFd>,
-    thread: Option<JoinHandle<()>>,
-}
+/// The socket of a running `towpath`; it is removed on drop.
+pub(crate) struct Listener(#[expect(dead_code, reason = "it serves until it is dropped")] Server);
 
 impl Listener {
     /// Listens at `path` until it is dropped.
@@ -71,100 +68,19 @@ impl Listener {
         let about = |error: &dyn std::fmt::Display| format!("--control {}: {error}", path.display());
         let access = Access { mode: 0o600, uid: None, gid: None };
         let socket = unix_socket::Listener::new(path, Kind::Stream, access).map_err(|error| about(&error))?;
-        let stop = Arc::new(EventFd::new().map_err(|error| about(&error))?);
-        let stopped = stop.clone();
-        let thread = std::thread::Builder::new()
-            .name("towpath-control".into())
-            .spawn(move || serve(&socket, &stopped, &service))
-            .map_err(|error| about(&error))?;
-        Ok(Listener { stop, thread: Some(thread) })
+        let server = Server::start("towpath-control", Socket::Unix(socket), Lines(service));
+        Ok(Listener(server.map_err(|error| about(&error))?))
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.stop.signal();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
+/// Requests that are lines of JSON.
+struct Lines(Service);
 
-/// Answers clients until `stop` is readable.
-fn serve(socket: &unix_socket::Listener, stop: &EventFd, service: &Service) {
-    let (mut waits, mut clients) = (PollSet::default(), Vec::<Client>::new());
-    let mut accepts = true;
-    while !is_readable(stop.as_fd()) {
-        waits.clear();
-        waits.readable(stop.fd());
-        if accepts {
-            waits.readable(socket.as_fd().as_raw_fd());
-        }
-        let mut time = if accepts { TIMEOUT } else { ACCEPT_PAUSE };
-        for client in &clients {
-            let fd = client.stream.as_raw_fd();
-            if client.answer.is_empty() {
-                waits.readable(fd)
-            } else {
-                waits.writable(fd)
-            }
-            time = time.min(client.end.saturating_duration_since(Instant::now()));
-        }
-        waits.wait(time);
-        // It fails if the process has no descriptor left.
-        accepts = accept(socket, &mut clients).is_ok();
-        clients.retain_mut(|client| client.advance(service).unwrap_or(false) && Instant::now() < client.end);
-    }
-}
+impl Answers for Lines {
+    const LONGEST: usize = LONGEST as usize;
 
-/// Accepts a bounded number of connections. If there are too many, those that came first are
-/// closed: a request takes much less time than it may.
-fn accept(socket: &unix_socket::Listener, clients: &mut Vec<Client>) -> io::Result<()> {
-    for _ in 0..MAX_CLIENTS {
-        let stream = match unix_socket::accept(socket.as_fd()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            accepted => accepted?.into(),
-        };
-        if clients.len() == MAX_CLIENTS {
-            clients.remove(0);
-        }
-        clients.push(Client { stream, end: Instant::now() + TIMEOUT, request: Vec::new(), answer: Vec::new() });
-    }
-    Ok(())
-}
-
-/// A connection, until its answer is written.
-struct Client {
-    stream: UnixStream,
-    /// The deadline of the request and its answer.
-    end: Instant,
-    /// What was read of the request.
-    request: Vec<u8>,
-    /// What is left of the answer; empty before the request is complete.
-    answer: Vec<u8>,
-}
-
-impl Client {
-    /// Reads and writes what is possible now. Returns whether the client is still to be served.
-    fn advance(&mut self, service: &Service) -> io::Result<bool> {
-        if self.answer.is_empty() {
-            let room = LONGEST.saturating_sub(self.request.len() as u64);
-            match (&self.stream).take(room).read_to_end(&mut self.request) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.request.contains(&b'\n') => {
-                    return Ok(true);
-                }
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                _ => self.answer = answer(&self.request, service)?,
-            }
-        }
-        while !self.answer.is_empty() {
-            match (&self.stream).write(&self.answer) {
-                Ok(n) => drop(self.answer.drain(..n)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(false)
+    fn answer(&mut self, request: &[u8], ended: bool) -> Vec<u8> {
+        if ended || request.contains(&b'\n') { answer(request, &self.0).unwrap_or_default() } else { Vec::new() }
     }
 }
 
@@ -210,8 +126,26 @@ pub(crate) fn ask(path: &Path, request: &Request) -> Result<String, Box<dyn Erro
     line.push(b'\n');
     Until(&stream, end).write_all(&line).map_err(slow)?;
     let mut line = String::new();
-    BufReader::new(Until(&stream, end).take(LONGEST)).read_line(&mut line).map_err(slow)?;
+    BufReader::new(Until(&stream, end).take(LONGEST_ANSWER)).read_line(&mut line).map_err(slow)?;
     if line.is_empty() { Err(format!("--control {at}: closed without an answer").into()) } else { Ok(line) }
+}
+
+fn unexpected(path: &Path) -> Box<dyn Error> {
+    format!("--control {}: an answer to another request", path.display()).into()
+}
+
+/// The state of the `towpath` that listens at `path`.
+pub(crate) fn ask_state(path: &Path) -> Result<State, Box<dyn Error>> {
+    let line = ask(path, &Request::State)?;
+    let answer = serde_json::from_str(&line).map_err(|error| {
+        let versions = "it may be of another version of towpath: use that one's command";
+        format!("--control {}: the answer can't be read: {error}; {versions}", path.display())
+    })?;
+    match answer {
+        Answer::State(state) => Ok(*state),
+        Answer::Error(error) => Err(format!("--control {}: {error}", path.display()).into()),
+        Answer::Settings(_) | Answer::Fdb(_) => Err(unexpected(path)),
+    }
 }
 
 /// `towpath set`.
@@ -220,7 +154,7 @@ pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
     let lines = match serde_json::from_str(&line)? {
         Answer::Settings(lines) => lines,
         Answer::Error(error) => return Err(error.into()),
-        Answer::Fdb(_) => return Err("an answer to another request".into()),
+        Answer::Fdb(_) | Answer::State(_) => return Err(unexpected(&args.control)),
     };
     if args.json {
         outln!("{}", serde_json::to_string(&lines)?)?;
@@ -239,7 +173,10 @@ pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::MAX_CLIENTS;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
+    use towpath_sys::poll::is_readable;
 
     /// A listener in a directory of its own.
     fn listener() -> (tempfile::TempDir, std::path::PathBuf, Listener) {
@@ -306,6 +243,13 @@ mod tests {
             client.read_to_string(&mut answer).unwrap();
             assert!(answer.starts_with("{\"error\":") && answer.contains(part), "{answer}");
         }
+    }
+
+    #[test]
+    fn the_state_is_read_by_the_command_that_asks_for_it() {
+        let (_dir, path, _listener) = listener();
+        let state = ask_state(&path).unwrap();
+        assert_eq!((state.pid, state.units.len()), (std::process::id(), 0));
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! A request of the control socket, and its answer.
 
 use super::Service;
+use crate::state::State;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use towpath::BridgeControl;
 use towpath::engine::bridge::fdb::FdbStats;
 use towpath::packet::port::{PortControl, SettingValue};
 
-/// Longest request or answer in bytes.
+/// Longest request in bytes.
 pub(crate) const LONGEST: u64 = 1 << 16;
+/// Longest answer in bytes that a client reads: the state of many ports.
+pub(crate) const LONGEST_ANSWER: u64 = 1 << 26;
 
 /// What a client asks for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,6 +21,8 @@ pub(crate) enum Request {
     Settings(Change),
     /// Addresses of bridges, and changes of them.
     Fdb(Fdb),
+    /// The state of all that runs.
+    State,
 }
 
 /// What is to be changed before the addresses are listed, and where the list begins.
@@ -112,6 +117,8 @@ pub(crate) enum Answer {
     Settings(Vec<Line>),
     /// Addresses as they are now.
     Fdb(Addresses),
+    /// The state as it is now.
+    State(Box<State>),
     /// Why nothing was done.
     Error(String),
 }
@@ -136,6 +143,7 @@ pub(crate) fn answer(request: &[u8], service: &Service) -> serde_json::Result<Ve
             tune(&change, &ports).map(Answer::Settings)
         }
         Ok(Request::Fdb(request)) => addresses(&request, service).map(Answer::Fdb),
+        Ok(Request::State) => Ok(Answer::State(Box::new(service.state(true)))),
         Err(error) => Err(format!("not a request: {error}")),
     };
     let mut line = serde_json::to_vec(&answer.unwrap_or_else(Answer::Error))?;

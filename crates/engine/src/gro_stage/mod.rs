@@ -93,6 +93,7 @@ pub struct GroStage {
     across: Option<gro::Auto>,
     started: Instant,
     merged: u64,
+    aggregates: u64,
     counters: Arc<Counters>,
     gro_counters: Arc<super::report::GroCounters>,
 }
@@ -118,6 +119,7 @@ impl GroStage {
             across: (config.mode == GroMode::On).then(gro::Auto::default),
             started: Instant::now(),
             merged: 0,
+            aggregates: 0,
             counters,
             gro_counters: Arc::default(),
         }
@@ -232,6 +234,13 @@ impl GroStage {
         if stats.merged != self.merged {
             self.counters.merged(stats.merged - self.merged);
             self.merged = stats.merged;
+        }
+        if stats.aggregates != self.aggregates {
+            // The packets of this burst are the last ones, and no more of them left than are ready.
+            let new = (stats.aggregates - self.aggregates) as usize;
+            let sizes = self.ready.iter().rev().filter(|packet| packet.gso().is_some()).take(new).map(Packet::len);
+            self.gro_counters.add_sizes(sizes);
+            self.aggregates = stats.aggregates;
         }
         self.gro_counters.store(stats, self.engine.is_bypassed());
     }

@@ -13,6 +13,8 @@
 //! | `mod` | [`Route`]: how it is built, its turn, sending, and the end |
 //! | `verdicts` | classification and reflection of received packets |
 //! | `order_barrier` | tells the ingress when the packets before a barrier have left |
+//! | `sample` | [`Samples`]: how long packets stay, and which flows are largest |
+//! | `flows` | [`FlowCount`]: the list of the largest flows |
 //! | `config` | [`RouteConfig`], [`RouteId`], [`Limit`] |
 //!
 //! Order is absolute: nothing is received while a packet waits for the egress. An egress that
@@ -22,10 +24,14 @@
 //! Balance: received + split = sent + merged + drops + held, at every moment between two turns.
 
 mod config;
+mod flows;
 mod order_barrier;
+mod sample;
 pub(crate) mod verdicts;
 
 pub use config::{Limit, RouteConfig, RouteId};
+pub use flows::{FlowCount, MAX_FLOWS};
+pub use sample::{LATENCY_BUCKETS, Latency, Samples, Side};
 
 use crate::egress::{Egress, Step};
 use crate::gro_stage::{GroStage, GroStageConfig, Pushed};
@@ -33,10 +39,12 @@ use crate::report::GroCounters;
 use crate::rules::{Classifier, PortSide};
 use crate::worker::{Ending, Task};
 use order_barrier::OrderBarrier;
+use sample::Sampler;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Packet};
+use towpath_wire::LinkKind;
 
 /// Packets that may wait for the route of the other direction.
 const MAX_REFLECTED: usize = 256;
@@ -59,6 +67,7 @@ pub struct Route<R, T> {
     /// The ingress never receives.
     never_receives: bool,
     order_barrier: OrderBarrier,
+    sampler: Sampler,
 }
 
 impl<R: RxQueue, T: TxQueue> Route<R, T> {
@@ -84,6 +93,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             ended: None,
             never_receives,
             order_barrier: OrderBarrier::default(),
+            sampler: Sampler::new(LinkKind::from(config.layer)),
         }
     }
 
@@ -141,6 +151,11 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         &self.counters
     }
 
+    /// Received packets, and samples of them.
+    pub fn samples(&self) -> &Arc<Samples> {
+        self.sampler.samples()
+    }
+
     /// Packets that wait for the egress.
     fn waiting(&self) -> usize {
         let ready = self.gro_stage.as_ref().map_or(0, GroStage::ready);
@@ -167,6 +182,15 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// received.
     #[inline]
     pub fn turn(&mut self, stopping: bool) -> usize {
+        let moved = self.burst(stopping);
+        if self.sampler.is_open() && self.held() == 0 {
+            self.sampler.close();
+        }
+        moved
+    }
+
+    #[inline]
+    fn burst(&mut self, stopping: bool) -> usize {
         self.egress.tx_mut().reclaim();
         if self.waiting() > 0 {
             let sent = self.send();
@@ -199,6 +223,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             }
             return 0;
         }
+        self.sampler.received(&self.incoming);
         if let Some(limit) = &self.limit {
             let granted = limit.take(received);
             while self.incoming.len() > granted {
@@ -238,6 +263,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     #[cold]
     fn check_ended(&mut self) {
         let (rx, tx) = (self.rx.state(), self.egress.tx().state());
+        self.sampler.sides(&rx, &tx);
         let used_up = self.limit.as_ref().is_some_and(|limit| limit.used_up());
         self.ended = match (rx.ended(), tx.ended()) {
             (true, _) => Some(rx),
@@ -287,6 +313,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// The egress refused packets.
     #[cold]
     fn refused(&mut self, progress: bool) {
+        self.sampler.sides(&State::Up, &self.egress.tx().state());
         let Some(reason) = self.egress.refused(progress) else { return };
         self.drop_held(reason);
         if reason == DropReason::PortGone {

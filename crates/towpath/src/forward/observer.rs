@@ -3,6 +3,7 @@
 use super::{BridgeControl, PortControls};
 use std::sync::Arc;
 use towpath_engine::filter::Hits;
+use towpath_engine::lane::LaneTable;
 use towpath_engine::report::Meter;
 use towpath_packet::port::Info;
 
@@ -34,6 +35,7 @@ pub struct Observer {
     pub(super) meter: Meter,
     pub(super) controls: PortControls,
     pub(super) hits: Vec<Hits>,
+    pub(super) table: Option<Arc<LaneTable>>,
     infos: Arc<[Info]>,
     notes: Arc<[String]>,
     bridge: Option<BridgeControl>,
@@ -42,7 +44,7 @@ pub struct Observer {
 impl Observer {
     pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<Hits>) -> Observer {
         let Observed { notes, controls, infos, bridge } = observed;
-        Observer { meter, controls, hits, infos: infos.into(), notes: notes.into(), bridge }
+        Observer { meter, controls, hits, table: None, infos: infos.into(), notes: notes.into(), bridge }
     }
 
     /// The counters.
@@ -69,6 +71,17 @@ impl Observer {
     /// The ports and addresses of a bridge; `None` if no bridge runs.
     pub fn bridge(&self) -> Option<&BridgeControl> {
         self.bridge.as_ref()
+    }
+
+    /// The lane table; `None` without lanes.
+    pub fn lane_table(&self) -> Option<&LaneTable> {
+        self.table.as_deref()
+    }
+
+    /// From now on, and for ten seconds, the routes count their largest flows
+    /// ([`Samples::flows`](towpath_engine::route::Samples::flows)).
+    pub fn watch_flows(&self) {
+        self.meter.routes().iter().for_each(|route| route.samples.watch());
     }
 
     /// What the ports are, as they were opened: A and B, the port of an echo, or those that a

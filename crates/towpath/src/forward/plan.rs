@@ -11,7 +11,7 @@ use towpath_packet::port::{Layer, Queues, TxLayout};
 use towpath_packet::{Counters, Direction, Pool, PoolError};
 
 /// Pair numbers of lane routes begin after those of all queues.
-const LANE_PAIRS: usize = 1 << 16;
+pub(super) const LANE_PAIRS: usize = 1 << 16;
 
 /// Where a thread runs; routes with the same placement share a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

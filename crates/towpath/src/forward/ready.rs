@@ -1,13 +1,13 @@
 //! Started ports whose workers do not run yet.
 
 use super::observer::{Observed, Observer};
-use super::plan::{AnyRoute, Placement};
+use super::plan::{AnyRoute, LANE_PAIRS, Placement};
 use super::running::PortEnds;
 use super::{AnyHub, Forward, PortControls, REBALANCE, Running, StartError};
 use std::sync::Arc;
 use towpath_engine::filter::Hits;
 use towpath_engine::lane::{Balancer, LaneTable};
-use towpath_engine::report::{GroCounters, Meter};
+use towpath_engine::report::{GroCounters, Meter, RouteMeter};
 use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
 use towpath_packet::port::{Info, Needs};
 
@@ -66,7 +66,9 @@ impl Ready {
     ) -> Ready {
         let gro = threads.iter().flat_map(|(_, work)| work.gro()).collect();
         let hits = [plan.at_rx.hits(), plan.in_lane.hits()].into_iter().flatten().collect();
-        let observer = Observer::new(meter.with_gro(gro), observed, hits);
+        let meter = meter.with_gro(gro).with_routes(route_meters(&threads));
+        let mut observer = Observer::new(meter, observed, hits);
+        observer.table.clone_from(&table);
         Ready { plan, threads, observer, table, ends, needs }
     }
 
@@ -136,6 +138,25 @@ impl Ready {
         }
         Ok(running)
     }
+}
+
+/// The counters of all routes, by thread.
+fn route_meters(threads: &[(Placement, Work)]) -> Vec<RouteMeter> {
+    let of_thread = |(worker, (placement, work)): (usize, &(Placement, Work))| {
+        let core = if let Placement::Core(core) = placement { Some(*core) } else { None };
+        // A hub has ports, and no routes.
+        let routes = if let Work::Routes(routes) = work { routes.as_slice() } else { &[] };
+        let meters = routes.iter().map(|route| RouteMeter {
+            id: route.id(),
+            worker,
+            core,
+            lane: route.id().pair.checked_sub(LANE_PAIRS),
+            counters: route.counters().clone(),
+            samples: route.samples().clone(),
+        });
+        meters.collect::<Vec<_>>()
+    };
+    threads.iter().enumerate().flat_map(of_thread).collect()
 }
 
 impl std::fmt::Debug for Ready {
