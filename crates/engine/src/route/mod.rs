@@ -32,6 +32,7 @@ use crate::linearize::Linearizer;
 use crate::report::GroCounters;
 use crate::rules::{Classifier, PortSide};
 use crate::software_offload::{SoftwareOffload, needs_software};
+use crate::tee::TeeSlot;
 use order_barrier::OrderBarrier;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,6 +67,7 @@ pub struct Route<R, T> {
     /// The ingress never receives.
     never_receives: bool,
     order_barrier: OrderBarrier,
+    tee: Arc<TeeSlot>,
     closed: bool,
 }
 
@@ -104,6 +106,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             ended: None,
             never_receives,
             order_barrier: OrderBarrier::default(),
+            tee: TeeSlot::new(None, None, link),
             closed: false,
         }
     }
@@ -137,6 +140,14 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     #[must_use]
     pub fn with_reflect(mut self) -> Route<R, T> {
         self.reflects = true;
+        self
+    }
+
+    /// Shows received, sent and dropped packets to the tees of `slot`.
+    #[must_use]
+    pub fn with_tees(mut self, slot: Arc<TeeSlot>) -> Route<R, T> {
+        slot.watch(self.rx.counters(), &self.counters, self.tx.counters());
+        self.tee = slot;
         self
     }
 
@@ -225,11 +236,14 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             }
             return 0;
         }
+        if self.tee.has_rx() {
+            self.tee.received(self.incoming.as_slice());
+        }
         if let Some(limit) = &self.limit {
             let granted = limit.take(received);
             while self.incoming.len() > granted {
                 if let Some(packet) = self.incoming.pop() {
-                    self.counters.dropped(DropReason::Stopped, 1);
+                    self.counters.dropped_packet(DropReason::Stopped, &packet);
                     self.software_offload.cache().free(packet);
                 }
             }
@@ -306,7 +320,14 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             if let Some(linearizer) = &mut self.linearizer {
                 linearizer.linearize(batch, self.software_offload.cache());
             }
+            let tees = self.tee.has_tx();
+            if tees {
+                self.tee.sending(batch.as_slice());
+            }
             let taken = self.tx.tx(batch);
+            if tees {
+                self.tee.sent(taken);
+            }
             sent += taken;
             self.order_barrier.sent(taken);
             let refused = !batch.is_empty();
@@ -384,6 +405,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             gro_stage.flush();
         }
         self.counters.dropped(DropReason::Stopped, self.reflected.len() as u64);
+        self.reflected.iter().for_each(|packet| self.counters.show_dropped(DropReason::Stopped, packet));
         for packet in self.reflected.drain(..) {
             self.software_offload.cache().free(packet);
         }
@@ -394,10 +416,12 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Drops every packet that waits for the egress.
     fn drop_held(&mut self, reason: DropReason) {
         self.counters.dropped(reason, self.waiting() as u64);
+        let batches = self.incoming.iter().chain(self.outgoing.iter());
+        batches.for_each(|packet| self.counters.show_dropped(reason, packet));
         if let Some(gro_stage) = &mut self.gro_stage {
-            gro_stage.drop_ready(self.software_offload.cache());
+            gro_stage.drop_ready(self.software_offload.cache(), |packet| self.counters.show_dropped(reason, packet));
         }
-        self.software_offload.drop_held();
+        self.software_offload.drop_held(reason);
         self.software_offload.cache().free_bulk(&mut self.incoming);
         self.software_offload.cache().free_bulk(&mut self.outgoing);
     }
