@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::output::{outln, show};
 use crate::units::grouped;
-use crate::{bench, bind, control, kinds, probe, report, run};
+use crate::{bench, bind, control, kinds, probe, report, run, tee};
 use clap::CommandFactory;
 use std::error::Error;
 use std::path::Path;
@@ -69,6 +69,8 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Bind(args) => bind::bind(&args),
         Command::Unbind(args) => bind::unbind(&args),
         Command::Set(args) => control::set(&args),
+        Command::Tee(args) => tee::watch(&args),
+        Command::Extcap(args) => tee::extcap(&args),
         Command::Rules => {
             outln!("{RULES}")?;
             Ok(ExitCode::SUCCESS)

@@ -11,6 +11,7 @@
 //!   run       start, watch, stop: common to all commands that move packets
 //!   sandbox   what of the sandbox is in force, for summary and probe
 //!   control   settings of the ports, changed while they run
+//!   tee       packets that are watched: --tee, 'towpath tee', Wireshark
 //!   live      the live view
 //!   summary   the tables at the end;  live view and summary as JSON
 //!   output    standard output, which may be full or without a reader
@@ -38,6 +39,7 @@ mod report;
 mod run;
 mod sandbox;
 mod summary;
+mod tee;
 mod units;
 
 use clap::Parser;

@@ -2,6 +2,7 @@
 
 use crate::measured::{Check, Measured, Rate};
 use crate::sandbox::{self, Sandbox};
+use crate::tee::{self, TeeTotals};
 use crate::units::{grouped, si};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::port::Usage;
 use towpath::packet::{Missed, Snapshot};
 use towpath::sandbox::Enforced;
+use towpath::tee::TeeReport;
 use towpath::{Failure, Summary};
 
 /// Most log lines of sessions that are printed.
@@ -54,6 +56,8 @@ pub(crate) enum Line<'a> {
         failed: &'a [String],
         /// Everything that failed: the reasons of exit code 1.
         failures: Vec<String>,
+        /// What was copied to those that watch.
+        tees: Vec<TeeTotals<'a>>,
         sandbox: Box<Sandbox<'a>>,
     },
 }
@@ -238,7 +242,12 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn summary(summary: &'a Summary, measured: &'a Measured, enforced: &'a Enforced) -> Line<'a> {
+    fn summary(
+        summary: &'a Summary,
+        tees: &'a [TeeReport],
+        measured: &'a Measured,
+        enforced: &'a Enforced,
+    ) -> Line<'a> {
         let reading = &summary.reading;
         let (balance, failures) = (reading.balance(), summary.failures());
         let gone = failures.iter().filter(|failure| matches!(failure, Failure::Gone { .. }));
@@ -262,20 +271,21 @@ impl<'a> Line<'a> {
             gone: gone.map(Failure::to_string).collect(),
             failed: &summary.failed,
             failures: failures.iter().map(Failure::to_string).collect(),
+            tees: tees.iter().map(TeeTotals::new).collect(),
             sandbox: Box::new(Sandbox::new(enforced)),
         }
     }
 }
 
 /// The last line of `--json`.
-pub(crate) fn json(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
+pub(crate) fn json(summary: &Summary, tees: &[TeeReport], enforced: &Enforced) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, &Line::summary(summary, &Measured::of(summary), enforced))?;
+    serde_json::to_writer(&mut out, &Line::summary(summary, tees, &Measured::of(summary), enforced))?;
     writeln!(out)
 }
 
 /// The summary for people, on standard output.
-pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
+pub(crate) fn print(summary: &Summary, tees: &[TeeReport], enforced: &Enforced) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let reading = &summary.reading;
     let seconds = reading.elapsed.as_secs_f64().max(1e-9);
@@ -319,6 +329,9 @@ pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     let width = hits.iter().map(|(packets, _)| packets.len()).max().unwrap_or(0);
     for (packets, rule) in hits {
         writeln!(out, "rule     {packets:>width$}  {rule}")?;
+    }
+    for tee in tees {
+        writeln!(out, "tee      {}", tee::line(tee))?;
     }
     writeln!(out, "time     {seconds:.2} s")?;
     sandbox::lines(enforced).try_for_each(|line| writeln!(out, "{line}"))?;

@@ -8,6 +8,7 @@
 //! | [`e1000e`], [`virtio`], [`cpsw`] | configurations of the drivers from URIs |
 //! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
 //! | [`Observer`] | their counters, settings and rules, from any thread |
+//! | [`tee`] | what passes them, copied to a file, a port or a stream |
 //! | [`engine`] | workers, routes, lanes, rules, GRO stage, software offload |
 //! | [`ports`] | kernel-backed ports, application sockets, captures, generators |
 //! | [`sandbox`] | what a started datapath may still ask of the kernel |
@@ -23,6 +24,7 @@ pub mod e1000e;
 mod forward;
 mod pci;
 mod port_wire;
+pub mod tee;
 pub mod virtio;
 
 pub use any::{AnyPort, AnyRx, AnyTx, KINDS, Opener, Role};

@@ -5,6 +5,7 @@ use clap::{Args as ClapArgs, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath::engine::lane::Steering;
+use towpath::tee::TeeSpec;
 use towpath::wire::Toeplitz;
 
 /// Options of every command that moves packets.
@@ -16,9 +17,16 @@ pub(crate) struct Run {
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = number)]
     pub(crate) count: Option<u64>,
-    /// Make a socket at this path, through which 'towpath set' changes settings of the ports while they run
+    /// Make a socket at this path, for 'towpath set' and 'towpath tee' while it runs
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) control: Option<PathBuf>,
+    /// Copy what passes to a file (pcapng; pcap if it ends in .pcap) or a port, and never slow it: 'FILE|PORT', then
+    /// options: ';at=rx|tx|both;port=NAME;snaplen=96;ring=4M;filter=tcp port 80'; may be repeated
+    #[arg(long, value_name = "SINK[;OPTIONS]", help_heading = "Watching")]
+    pub(crate) tee: Vec<TeeSpec>,
+    /// Write the packets that are dropped to a file, each with the reason as a comment; options as for --tee
+    #[arg(long, value_name = "FILE[;OPTIONS]", help_heading = "Watching")]
+    pub(crate) drops: Vec<TeeSpec>,
     /// Coalesce packets of a flow that follow each other; without it: auto for fwd, off for the others
     #[arg(long, value_enum, help_heading = "Coalescing")]
     pub(crate) gro: Option<GroArg>,

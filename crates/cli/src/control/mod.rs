@@ -9,13 +9,14 @@
 //! The socket is a file that only its owner may open ([`unix_socket`]). It is removed at the end. A
 //! stale socket, whose process was killed, is replaced. A client has two seconds from its
 //! connection to the last byte of its answer. No client delays another one, or the end of the
-//! command. `request` reads and answers a line.
+//! command. `request` reads and answers a line; `tees` has the connections that watch packets.
 
 pub(crate) mod request;
+mod tees;
 
 use crate::args::Set;
 use crate::output::outln;
-use request::{Answer, Change, LONGEST, Line, Request, answer};
+use request::{Answer, Change, LONGEST, Line, Request, TeeRequest, answer, parse};
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -25,6 +26,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tees::Tees;
 use towpath::packet::port::SettingValue;
 use towpath::{Observer, PortControls};
 use towpath_sys::EventFd;
@@ -50,6 +52,12 @@ impl Service {
     pub(crate) fn of(observer: &Observer) -> Service {
         let one = vec![("fwd".to_owned(), observer.clone())];
         Service { observers: Arc::new(move || one.clone()) }
+    }
+
+    /// The names of all ports that run now.
+    fn port_names(&self) -> Vec<String> {
+        let infos = |(_, observer): &(String, Observer)| observer.infos().to_vec();
+        (self.observers)().iter().flat_map(infos).map(|info| info.name).collect()
     }
 
     /// The ports of all that runs now.
@@ -92,6 +100,7 @@ impl Drop for Listener {
 /// Answers clients until `stop` is readable.
 fn serve(socket: &unix_socket::Listener, stop: &EventFd, service: &Service) {
     let (mut waits, mut clients) = (PollSet::default(), Vec::<Client>::new());
+    let mut tees = Tees::default();
     let mut accepts = true;
     while !is_readable(stop.as_fd()) {
         waits.clear();
@@ -112,7 +121,13 @@ fn serve(socket: &unix_socket::Listener, stop: &EventFd, service: &Service) {
         waits.wait(time);
         // It fails if the process has no descriptor left.
         accepts = accept(socket, &mut clients).is_ok();
-        clients.retain_mut(|client| client.advance(service).unwrap_or(false) && Instant::now() < client.end);
+        for mut client in std::mem::take(&mut clients) {
+            match client.advance(service) {
+                Ok(Next::Waits) if Instant::now() < client.end => clients.push(client),
+                Ok(Next::Tee(request)) => tees.start(client.stream, &request, service),
+                Ok(_) | Err(_) => {}
+            }
+        }
     }
 }
 
@@ -132,6 +147,16 @@ fn accept(socket: &unix_socket::Listener, clients: &mut Vec<Client>) -> io::Resu
     Ok(())
 }
 
+/// What becomes of a connection.
+enum Next {
+    /// It is served further.
+    Waits,
+    /// It is closed.
+    Ends,
+    /// It becomes the stream of a tee.
+    Tee(TeeRequest),
+}
+
 /// A connection, until its answer is written.
 struct Client {
     stream: UnixStream,
@@ -144,26 +169,29 @@ struct Client {
 }
 
 impl Client {
-    /// Reads and writes what is possible now. Returns whether the client is still to be served.
-    fn advance(&mut self, service: &Service) -> io::Result<bool> {
+    /// Reads and writes what is possible now.
+    fn advance(&mut self, service: &Service) -> io::Result<Next> {
         if self.answer.is_empty() {
             let room = LONGEST.saturating_sub(self.request.len() as u64);
             match (&self.stream).take(room).read_to_end(&mut self.request) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.request.contains(&b'\n') => {
-                    return Ok(true);
+                    return Ok(Next::Waits);
                 }
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                _ => self.answer = answer(&self.request, service)?,
+                _ => match parse(&self.request) {
+                    Ok(Request::Tee(request)) => return Ok(Next::Tee(request)),
+                    request => self.answer = answer(request, service)?,
+                },
             }
         }
         while !self.answer.is_empty() {
             match (&self.stream).write(&self.answer) {
                 Ok(n) => drop(self.answer.drain(..n)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Next::Waits),
                 Err(error) => return Err(error),
             }
         }
-        Ok(false)
+        Ok(Next::Ends)
     }
 }
 
@@ -195,22 +223,45 @@ impl Write for Until<'_> {
     }
 }
 
-/// Sends a request to the `towpath` that listens at `path`; returns the line of its answer.
-fn ask(path: &Path, request: &Request) -> Result<String, Box<dyn Error>> {
-    let (at, end) = (path.display(), Instant::now() + TIMEOUT);
-    let slow = |error: io::Error| match error.kind() {
+/// An error of the connection to the `towpath` that listens at `path`.
+fn slow(path: &Path, error: &io::Error) -> String {
+    let at = path.display();
+    match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("--control {at}: no answer in {TIMEOUT:?}"),
         _ => format!("--control {at}: {error}"),
-    };
+    }
+}
+
+/// Sends a request to the `towpath` that listens at `path`; returns the connection, whose reads end
+/// after the time of a request.
+pub(crate) fn send(path: &Path, request: &Request) -> Result<UnixStream, Box<dyn Error>> {
+    let end = Instant::now() + TIMEOUT;
     let stream = unix_socket::connect(path, Kind::Stream, Some(end))
-        .map_err(|error| format!("{} (start towpath with --control {at})", slow(error)))?;
+        .map_err(|error| format!("{} (start towpath with --control {})", slow(path, &error), path.display()))?;
     let stream = UnixStream::from(stream);
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
-    Until(&stream, end).write_all(&line).map_err(slow)?;
+    Until(&stream, end).write_all(&line).map_err(|error| slow(path, &error))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    Ok(stream)
+}
+
+/// Sends a request to the `towpath` that listens at `path`; returns the line of its answer.
+fn ask(path: &Path, request: &Request) -> Result<String, Box<dyn Error>> {
+    let (at, end) = (path.display(), Instant::now() + TIMEOUT);
+    let stream = send(path, request)?;
     let mut line = String::new();
-    BufReader::new(Until(&stream, end).take(LONGEST)).read_line(&mut line).map_err(slow)?;
+    let mut reader = BufReader::new(Until(&stream, end).take(LONGEST));
+    reader.read_line(&mut line).map_err(|error| slow(path, &error))?;
     if line.is_empty() { Err(format!("--control {at}: closed without an answer").into()) } else { Ok(line) }
+}
+
+/// The names of the ports of the `towpath` that listens at `path`.
+pub(crate) fn ask_ports(path: &Path) -> Result<Vec<String>, Box<dyn Error>> {
+    match serde_json::from_str(&ask(path, &Request::Ports)?)? {
+        Answer::Ports(ports) => Ok(ports),
+        _ => Err("no ports".into()),
+    }
 }
 
 /// `towpath set`.
@@ -219,6 +270,7 @@ pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
     let lines = match serde_json::from_str(&line)? {
         Answer::Settings(lines) => lines,
         Answer::Error(error) => return Err(error.into()),
+        Answer::Ports(_) | Answer::Tee(_) => return Err("an answer to something else".into()),
     };
     if args.json {
         outln!("{}", serde_json::to_string(&lines)?)?;

@@ -13,6 +13,21 @@ pub(crate) const LONGEST: u64 = 1 << 16;
 pub(crate) enum Request {
     /// Settings of ports, and changes of them.
     Settings(Change),
+    /// The names of the ports.
+    Ports,
+    /// A tee: blocks of pcapng follow the answer.
+    Tee(TeeRequest),
+}
+
+/// What a tee copies.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct TeeRequest {
+    /// The ports; all if there is none.
+    #[serde(default)]
+    pub(crate) ports: Vec<String>,
+    /// As [`TeeOptions`](towpath::tee::TeeOptions) reads them.
+    #[serde(default)]
+    pub(crate) options: String,
 }
 
 /// What is to be changed before the settings are listed.
@@ -57,6 +72,10 @@ impl From<SettingValue> for Value {
 pub(crate) enum Answer {
     /// The settings as they are now.
     Settings(Vec<Line>),
+    /// The names of the ports.
+    Ports(Vec<String>),
+    /// The ports of the tee, whose blocks follow.
+    Tee(Vec<String>),
     /// Why nothing was done.
     Error(String),
 }
@@ -70,17 +89,31 @@ pub(crate) struct Line {
     pub(crate) what: String,
 }
 
-/// The line that answers a request: the first line of `request`.
-pub(crate) fn answer(request: &[u8], service: &Service) -> serde_json::Result<Vec<u8>> {
-    let line = request.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let answer = match serde_json::from_slice(line) {
-        _ if line.len() as u64 == LONGEST => Err(format!("a request of {LONGEST} bytes or more")),
-        Ok(Request::Settings(change)) => {
+/// Reads a request: the first line of `bytes`.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Request, String> {
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if line.len() as u64 == LONGEST {
+        return Err(format!("a request of {LONGEST} bytes or more"));
+    }
+    serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))
+}
+
+/// The line that answers a request.
+pub(crate) fn answer(request: Result<Request, String>, service: &Service) -> serde_json::Result<Vec<u8>> {
+    let answer = request.and_then(|request| match request {
+        Request::Settings(change) => {
             tune(&change, &service.controls().iter().collect::<Vec<_>>()).map(Answer::Settings)
         }
-        Err(error) => Err(format!("not a request: {error}")),
-    };
-    let mut line = serde_json::to_vec(&answer.unwrap_or_else(Answer::Error))?;
+        Request::Ports => Ok(Answer::Ports(service.port_names())),
+        // The connection becomes its stream; see `control::tees`.
+        Request::Tee(_) => Err("a tee takes the whole connection".to_owned()),
+    });
+    line(&answer.unwrap_or_else(Answer::Error))
+}
+
+/// An answer as a line.
+pub(crate) fn line(answer: &Answer) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
     Ok(line)
 }

@@ -1,6 +1,7 @@
 //! What can be seen of joined ports from any thread, before, while and after they run.
 
 use super::PortControls;
+use crate::tee::{Tee, TeeConfig, TeeError, TeeSink, Teeable};
 use std::sync::Arc;
 use towpath_engine::filter::Hits;
 use towpath_engine::report::Meter;
@@ -11,6 +12,7 @@ pub(super) struct Observed {
     pub(super) notes: Vec<String>,
     pub(super) controls: PortControls,
     pub(super) infos: Vec<Info>,
+    pub(super) tees: Teeable,
 }
 
 /// A handle to the counters, settings and rules of joined ports. It works from any thread and may
@@ -35,12 +37,13 @@ pub struct Observer {
     pub(super) hits: Vec<Hits>,
     infos: Arc<[Info]>,
     notes: Arc<[String]>,
+    tees: Arc<Teeable>,
 }
 
 impl Observer {
     pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<Hits>) -> Observer {
-        let Observed { notes, controls, infos } = observed;
-        Observer { meter, controls, hits, infos: infos.into(), notes: notes.into() }
+        let Observed { notes, controls, infos, tees } = observed;
+        Observer { meter, controls, hits, infos: infos.into(), notes: notes.into(), tees: tees.into() }
     }
 
     /// The counters.
@@ -67,6 +70,22 @@ impl Observer {
     /// What the ports are, as they were opened: A and B, or the port of an echo.
     pub fn infos(&self) -> &[Info] {
         &self.infos
+    }
+
+    /// Copies what passes the ports to `sink`, from now on: before, while and after they run.
+    ///
+    /// # Errors
+    /// [`TeeError`]; then nothing is copied.
+    pub fn tee(&self, config: &TeeConfig, sink: TeeSink) -> Result<Tee, TeeError> {
+        self.tees.tee(config, sink)
+    }
+
+    /// The [interfaces](TeeConfig::interfaces) of the named ports; all without a name.
+    ///
+    /// # Errors
+    /// [`TeeError::Value`] names the ports that there are.
+    pub fn tee_interfaces(&self, ports: &[String]) -> Result<u64, TeeError> {
+        self.tees.interfaces(ports)
     }
 
     /// Notes for the user: disabled abilities, packets that can't pass.
