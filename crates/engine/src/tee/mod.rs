@@ -107,7 +107,7 @@ pub enum TeeError {
         /// Its value.
         value: String,
         /// The rule that it breaks.
-        rule: &'static str,
+        rule: String,
     },
     /// The filter can't be applied to packets of the route.
     #[error(transparent)]
@@ -153,15 +153,16 @@ pub struct TeeGuard {
 pub fn attach(slots: &[Arc<TeeSlot>], config: &TeeConfig) -> Result<(TeeGuard, TeeReader), TeeError> {
     static IDS: AtomicU64 = AtomicU64::new(0);
     if config.snaplen == 0 || config.snaplen > MAX_SNAPLEN {
-        let rule = "must be from 1 to 262144";
+        let rule = "must be from 1 to 262144".to_owned();
         return Err(TeeError::Value { option: "snaplen", value: config.snaplen.to_string(), rule });
     }
     if !(1 << 16..=1 << 30).contains(&config.ring) {
-        let rule = "must be from 64Ki to 1Gi bytes";
+        let rule = "must be bytes from 65536 to 1G".to_owned();
         return Err(TeeError::Value { option: "ring", value: config.ring.to_string(), rule });
     }
     if !(config.rx || config.tx || config.drops) {
-        return Err(TeeError::Value { option: "at", value: String::new(), rule: "must be rx, tx, both or drops" });
+        let rule = "must be rx, tx, both or drops".to_owned();
+        return Err(TeeError::Value { option: "at", value: String::new(), rule });
     }
     if let Some(filter) = &config.filter {
         slots.iter().try_for_each(|slot| filter.check(slot.link()))?;

@@ -16,7 +16,6 @@ mod flag {
     pub(super) const VLAN: u8 = 4;
     pub(super) const SERVICE: u8 = 8;
     pub(super) const PARTIAL: u8 = 16;
-    pub(super) const VERIFIED: u8 = 32;
 }
 
 /// Where a packet was seen.
@@ -44,7 +43,7 @@ pub struct TeeRecord {
     pub direction: TeeDirection,
     /// The tag beside the frame.
     pub vlan: Option<Vlan>,
-    /// The state of its checksum.
+    /// Its checksum, if it is partial; else unknown, whatever was verified.
     pub csum: Checksum,
     /// The kind and the payload bytes of the segments of a super-packet.
     pub gso: Option<(GsoKind, u16)>,
@@ -73,25 +72,27 @@ impl Burst {
     /// The words of a packet.
     #[inline]
     pub(super) fn words(self, packet: &Packet) -> Words {
-        let (mut flags, mut tci) = (self.flags, 0);
-        let mut work = u64::from(self.interface) << 48;
+        let second = packet.len() as u64 | u64::from(self.flags) << 48 | u64::from(self.reason) << 56;
+        let third = u64::from(self.interface) << 48;
+        if packet.wants_offload() { self.with_work(packet, second, third) } else { [self.time, second, third] }
+    }
+
+    /// The words of a packet with a tag beside it, a partial checksum or segments.
+    #[cold]
+    fn with_work(self, packet: &Packet, mut second: u64, mut work: u64) -> Words {
+        let mut flags = 0;
         if let Some(vlan) = packet.vlan() {
             flags |= flag::VLAN | if vlan.service { flag::SERVICE } else { 0 };
-            tci = vlan.tci;
+            second |= u64::from(vlan.tci) << 32;
         }
-        match packet.csum() {
-            Checksum::Partial { start, offset } => {
-                flags |= flag::PARTIAL;
-                work |= u64::from(start) << 16 | u64::from(offset) << 32;
-            }
-            Checksum::Verified => flags |= flag::VERIFIED,
-            Checksum::Unknown => {}
+        if let Checksum::Partial { start, offset } = packet.csum() {
+            flags |= flag::PARTIAL;
+            work |= u64::from(start) << 16 | u64::from(offset) << 32;
         }
         if let Some(gso) = packet.gso() {
             work |= u64::from(gso.size) | (gso.kind as u64) << 40;
         }
-        let second = packet.len() as u64 | u64::from(tci) << 32 | u64::from(flags) << 48 | u64::from(self.reason) << 56;
-        [self.time, second, work]
+        [self.time, second | u64::from(flags) << 48, work]
     }
 }
 
@@ -111,8 +112,6 @@ impl TeeRecord {
         };
         let csum = if has(flag::PARTIAL) {
             Checksum::Partial { start: (work >> 16) as u16, offset: (work >> 32) as u8 }
-        } else if has(flag::VERIFIED) {
-            Checksum::Verified
         } else {
             Checksum::Unknown
         };

@@ -147,8 +147,8 @@ impl Teeable {
         let mut bits = if names.is_empty() { u64::MAX } else { 0 };
         for name in names {
             let Some(at) = self.interfaces.iter().position(|known| known == name) else {
-                let value = format!("{name} (there are {})", self.interfaces.join(", "));
-                return Err(TeeError::Value { option: "port", value, rule: "must be a port that runs" });
+                let rule = format!("must be a port that runs; there are {}", self.interfaces.join(", "));
+                return Err(TeeError::Value { option: "port", value: name.clone(), rule });
             };
             bits |= 1 << at;
         }
@@ -188,7 +188,7 @@ impl Teeable {
     fn to_port(&self, config: &TeeConfig, port: AnyPort) -> Result<Tee, TeeError> {
         let info = port.info().clone();
         if info.layer != Layer::Any && info.layer != self.layer {
-            let rule = "must carry the layer of the ports: Ethernet frames, or IP packets";
+            let rule = "must carry the layer of the ports: Ethernet frames, or IP packets".to_owned();
             return Err(TeeError::Value { option: "tee", value: info.name, rule });
         }
         let failed = |error: String| TeeError::Os(std::io::Error::other(format!("{}: {error}", info.name)));

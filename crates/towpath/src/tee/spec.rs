@@ -17,7 +17,7 @@ const OPTIONS: [(&str, &str); 5] = [
     ("at", "must be rx, tx, both or drops"),
     ("port", "must be the name of a port"),
     ("snaplen", "must be bytes from 1 to 262144"),
-    ("ring", "must be bytes from 64Ki to 1G"),
+    ("ring", "must be bytes from 65536 to 1G"),
     ("filter", "must be an expression of pcap-filter(7)"),
 ];
 
@@ -202,7 +202,7 @@ mod tests {
             ("a;snaplne=9", "no such option; there are: at, port, snaplen, ring, filter; did you mean snaplen?"),
             ("a;filter=", "must be an expression"),
             ("a;filter=tcp prot 80", "column 5"),
-            ("a;ring=9", "ring=9: must be bytes from 64Ki"),
+            ("a;ring=9", "ring=9: must be bytes from 65536"),
             ("a;port=", "must be the name of a port"),
         ] {
             let error = text.parse::<TeeSpec>().unwrap_err().to_string();
