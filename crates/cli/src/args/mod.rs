@@ -102,8 +102,8 @@ pub(crate) enum Command {
         towpath tee --control /run/towpath/eth1 --filter 'tcp port 80' --snaplen 96 -w web.pcapng\n  \
         towpath tee --control /run/towpath/eth1 --drops | tshark -r - -T fields -e frame.comment")]
     Tee(TeeArgs),
-    /// Running instances as interfaces of Wireshark: link /usr/share/towpath/towpath-extcap into its
-    /// extcap directory ('tshark -G folders' names it)
+    /// Running instances as interfaces of Wireshark: the Debian package has the plugin,
+    /// docs/tee.md has it for others
     Extcap(Extcap),
     /// Explain the rules of --rule and --lane-rule
     Rules,
