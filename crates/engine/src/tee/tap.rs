@@ -102,7 +102,7 @@ impl Tap {
                 next.prefetch_data();
             }
             let matched = self.matches(packet, link);
-            full = matched && (full || !self.stage(packet, burst)) || full && !matched;
+            full = full || matched && !self.stage(packet, burst);
             let position = self.ring.position();
             if let Some(staged) = self.staged.get_mut(i) {
                 *staged = Staged { position, matched, missed: matched && full };

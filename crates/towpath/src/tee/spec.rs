@@ -179,13 +179,9 @@ mod tests {
         let spec: TeeSpec =
             "tap:mon?mtu=9000; snaplen=96;at=rx;port=xdp:e0;ring=1M;filter=tcp port 80".parse().unwrap();
         assert_eq!(spec.sink, "tap:mon?mtu=9000");
-        let expected = TeeConfig {
-            filter: Some("tcp port 80".parse().unwrap()),
-            snaplen: 96,
-            tx: false,
-            ring: 1_000_000,
-            ..TeeConfig::default()
-        };
+        let mut expected = TeeConfig::default();
+        expected.filter = Some("tcp port 80".parse().unwrap());
+        (expected.snaplen, expected.tx, expected.ring) = (96, false, 1_000_000);
         assert_eq!((spec.config, spec.ports), (expected, vec!["xdp:e0".to_owned()]));
         let plain: TeeSpec = "a.pcapng".parse().unwrap();
         assert_eq!((plain.sink.as_str(), plain.config), ("a.pcapng", TeeConfig::default()));
