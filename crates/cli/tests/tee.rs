@@ -76,7 +76,7 @@ fn printed(stderr: &str) -> [u64; 3] {
 fn fields(file: &Path, fields: &[&str]) -> Vec<String> {
     let mut command = Command::new("tshark");
     command.args(["-r", file.to_str().unwrap(), "-T", "fields"]);
-    fields.iter().for_each(|field| drop(command.args(["-e", field])));
+    command.args(fields.iter().flat_map(|field| ["-e", field]));
     succeed(&mut command).lines().map(str::to_owned).collect()
 }
 
