@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::output::{self, outln, show};
 use crate::units::grouped;
-use crate::{bench, bind, bridge, control, kinds, measure, probe, report, run, state, top};
+use crate::{bench, bind, bridge, control, kinds, measure, probe, report, run, state, tee, top};
 use clap::CommandFactory;
 use std::error::Error;
 use std::io::IsTerminal;
@@ -75,6 +75,8 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Set(args) => control::set(&args),
         Command::State(args) => state::state(&args),
         Command::Top(args) => top::top(&args),
+        Command::Tee(args) => tee::watch(&args),
+        Command::Extcap(args) => tee::extcap(&args),
         Command::Rules => {
             outln!("{RULES}")?;
             Ok(ExitCode::SUCCESS)

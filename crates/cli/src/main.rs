@@ -14,6 +14,7 @@
 //!   sandbox   what of the sandbox is in force, for summary and probe
 //!   control   settings of the ports, changed while they run
 //!   json      the records of --json that are no measurements: start, error
+//!   tee       packets that are watched: --tee, 'towpath tee', Wireshark
 //!   live      the live view
 //!   summary   the tables at the end;  live view and summary as JSON
 //!   output    standard output, which may be full or without a reader
@@ -47,6 +48,7 @@ mod sandbox;
 mod server;
 mod state;
 mod summary;
+mod tee;
 mod top;
 mod units;
 

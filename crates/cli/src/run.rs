@@ -7,13 +7,14 @@ use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::output::is_read;
 use crate::summary;
+use crate::tee::Tees;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use towpath::packet::port::{Calls, PathUse};
+use towpath::packet::port::{Calls, Needs, PathUse};
 use towpath::sandbox::{self, Enforced, Level};
 use towpath::{AnyPort, Forward, Ready};
 
@@ -34,9 +35,10 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
         signal_hook::flag::register_conditional_shutdown(signal, 130, asked.clone())?;
         signal_hook::flag::register(signal, asked.clone())?;
     }
+    let tees = Tees::new(ready.observer(), args)?;
     let control = args.control.as_ref().map(|path| Listener::new(path, Service::of(ready.observer()))).transpose()?;
     let metrics = args.metrics.as_ref().map(|at| at.serve(Service::of(ready.observer()))).transpose()?;
-    let enforced = enforce(&ready, args)?;
+    let enforced = enforce(ready.needs().clone().and(tees.needs()), args)?;
     let running = ready.launch()?;
     for note in running.notes().iter().cloned().chain(metrics.iter().flat_map(Metrics::notes)) {
         eprintln!("note: {note}");
@@ -71,19 +73,24 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
     live.end();
     drop((control, metrics));
     let summary = running.stop();
+    let tees = tees.stop();
     output?;
-    is_read(if args.json { summary::json(&summary, &enforced) } else { summary::print(&summary, &enforced) })?;
-    Ok(if summary.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    is_read(if args.json {
+        summary::json(&summary, &tees, &enforced)
+    } else {
+        summary::print(&summary, &tees, &enforced)
+    })?;
+    let tees_failed = tees.iter().any(|tee| tee.failure.is_some());
+    Ok(if summary.failures().is_empty() && !tees_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Leaves the process what the ports, and the sockets of `--control` and `--metrics`, use from now on.
-fn enforce(ready: &Ready, args: &Run) -> Result<Enforced, Box<dyn Error>> {
+fn enforce(needs: Needs, args: &Run) -> Result<Enforced, Box<dyn Error>> {
     let level = match args.sandbox {
         SandboxArg::Require => Level::Require,
         SandboxArg::Prefer => Level::Prefer,
         SandboxArg::Off => Level::Off,
     };
-    let needs = ready.needs().clone();
     let needs = match &args.control {
         Some(path) => needs.calls([Calls::Sockets, Calls::Accept]).directory_of(path, PathUse::Remove),
         None => needs,

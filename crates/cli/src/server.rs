@@ -50,6 +50,12 @@ pub(crate) trait Answers: Send + 'static {
     /// The answer to what was read so far; empty if more is needed. `ended`: there is no more.
     /// Without an answer to a request that ended, the connection is closed.
     fn answer(&mut self, request: &[u8], ended: bool) -> Vec<u8>;
+
+    /// Whether the request takes over the connection, of which it keeps a descriptor then.
+    fn takes(&mut self, request: &[u8], stream: &File) -> bool {
+        let _ = (request, stream);
+        false
+    }
 }
 
 /// A socket that is served until this is dropped.
@@ -147,6 +153,9 @@ impl Client {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
                 read => read.map(|_| true)?,
             };
+            if answers.takes(&self.request, &self.stream) {
+                return Ok(false);
+            }
             self.answer = answers.answer(&self.request, ended);
             if self.answer.is_empty() {
                 return Ok(!ended);

@@ -4,6 +4,7 @@ use crate::json::time;
 use crate::measured::{Check, Measured, Rate};
 use crate::output;
 use crate::sandbox::{self, Sandbox};
+use crate::tee::{self, TeeTotals};
 use crate::units::{grouped, si};
 use console::{StyledObject, style};
 use serde::Serialize;
@@ -14,6 +15,7 @@ use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::port::Usage;
 use towpath::packet::{Missed, Snapshot};
 use towpath::sandbox::Enforced;
+use towpath::tee::TeeReport;
 use towpath::{Failure, Summary};
 
 /// Most log lines of sessions that are printed.
@@ -62,6 +64,8 @@ pub(crate) enum Line<'a> {
         fdb: Option<Addresses>,
         /// Everything that failed: the reasons of exit code 1.
         failures: Vec<String>,
+        /// What was copied to those that watch.
+        tees: Vec<TeeTotals<'a>>,
         sandbox: Box<Sandbox<'a>>,
     },
 }
@@ -272,7 +276,12 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn summary(summary: &'a Summary, measured: &'a Measured, enforced: &'a Enforced) -> Line<'a> {
+    fn summary(
+        summary: &'a Summary,
+        tees: &'a [TeeReport],
+        measured: &'a Measured,
+        enforced: &'a Enforced,
+    ) -> Line<'a> {
         let reading = &summary.reading;
         let (balance, failures) = (reading.balance(), summary.failures());
         let gone = failures.iter().filter(|failure| matches!(failure, Failure::Gone { .. }));
@@ -298,15 +307,16 @@ impl<'a> Line<'a> {
             failed: &summary.failed,
             fdb: summary.fdb.as_ref().map(Addresses::new),
             failures: failures.iter().map(Failure::to_string).collect(),
+            tees: tees.iter().map(TeeTotals::new).collect(),
             sandbox: Box::new(Sandbox::new(enforced)),
         }
     }
 }
 
 /// The last line of `--json`.
-pub(crate) fn json(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
+pub(crate) fn json(summary: &Summary, tees: &[TeeReport], enforced: &Enforced) -> io::Result<()> {
     let mut out = output::lock();
-    serde_json::to_writer(&mut out, &Line::summary(summary, &Measured::of(summary), enforced))?;
+    serde_json::to_writer(&mut out, &Line::summary(summary, tees, &Measured::of(summary), enforced))?;
     writeln!(out)
 }
 
@@ -317,7 +327,7 @@ fn lost(packets: u64) -> StyledObject<String> {
 }
 
 /// The summary for people, on standard output.
-pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
+pub(crate) fn print(summary: &Summary, tees: &[TeeReport], enforced: &Enforced) -> io::Result<()> {
     let mut out = output::lock();
     let reading = &summary.reading;
     let seconds = reading.elapsed.as_secs_f64().max(1e-9);
@@ -376,6 +386,9 @@ pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     let width = hits.iter().map(|(packets, _)| packets.len()).max().unwrap_or(0);
     for (packets, rule) in hits {
         writeln!(out, "rule     {packets:>width$}  {rule}")?;
+    }
+    for tee in tees {
+        writeln!(out, "tee      {}", tee::line(tee))?;
     }
     writeln!(out, "time     {seconds:.2} s")?;
     sandbox::lines(enforced).try_for_each(|line| writeln!(out, "{line}"))?;

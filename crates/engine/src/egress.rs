@@ -11,6 +11,7 @@
 use crate::linearize::Linearizer;
 use crate::route::RouteConfig;
 use crate::software_offload::{SoftwareOffload, needs_software};
+use crate::tee::TeeSlot;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +30,7 @@ pub(crate) struct Egress<T> {
     egress_wait: Duration,
     refused_since: Option<Instant>,
     counters: Arc<Counters>,
+    tee: Option<Arc<TeeSlot>>,
     closed: bool,
 }
 
@@ -64,8 +66,14 @@ impl<T: TxQueue> Egress<T> {
             egress_wait: config.egress_wait,
             refused_since: None,
             counters,
+            tee: None,
             closed: false,
         }
+    }
+
+    /// Shows sent packets to the tees of `slot`.
+    pub(crate) fn set_tee(&mut self, slot: Arc<TeeSlot>) {
+        self.tee = Some(slot);
     }
 
     /// The queue.
@@ -130,7 +138,14 @@ impl<T: TxQueue> Egress<T> {
         if let Some(linearizer) = &mut self.linearizer {
             linearizer.linearize(batch, self.software_offload.cache());
         }
+        let tee = self.tee.as_deref().filter(|tee| tee.has_tx());
+        if let Some(tee) = tee {
+            tee.sending(batch.as_slice());
+        }
         let taken = self.tx.tx(batch);
+        if let Some(tee) = tee {
+            tee.sent(taken);
+        }
         let refused = !batch.is_empty();
         let offloads = self.tx.offloads().and(self.allowed);
         if offloads != self.offloads {
@@ -171,7 +186,8 @@ impl<T: TxQueue> Egress<T> {
     /// Drops what waits here.
     pub(crate) fn drop_held(&mut self, reason: DropReason) {
         self.counters.dropped(reason, self.held() as u64);
-        self.software_offload.drop_held();
+        self.outgoing.iter().for_each(|packet| self.counters.show_dropped(reason, packet));
+        self.software_offload.drop_held(reason);
         self.software_offload.cache().free_bulk(&mut self.outgoing);
     }
 

@@ -17,6 +17,7 @@
 //! | [`reflect`] | swaps source and destination of a packet |
 //! | [`idle`] | spin, yield, then sleep on the descriptors of the queues |
 //! | `core_sharing` | a busy worker offers its core to the receivers of what it delivers |
+//! | [`tee`] | copies of packets for one that watches |
 //! | [`report`] | counters of all parts, and the balance |
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -36,4 +37,5 @@ pub mod report;
 pub mod route;
 pub mod rules;
 pub mod software_offload;
+pub mod tee;
 pub mod worker;

@@ -5,8 +5,10 @@
 //! summary). An addition is a plain load and store, without a locked instruction. A reader may see
 //! a batch late, never twice.
 
+use crate::packet::Packet;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
@@ -129,6 +131,13 @@ places! {
 
 const PLACES: usize = Missed::ALL.len();
 
+/// Sees the packets that are dropped, before they are freed.
+pub trait DropWatch: Send + Sync + std::fmt::Debug {
+    /// `packet` is dropped for `reason`. Called on the thread that drops it, which it must not
+    /// delay.
+    fn dropped(&self, reason: DropReason, packet: &Packet);
+}
+
 /// Counters of one direction of one queue.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -145,6 +154,7 @@ pub struct Counters {
     copied_bytes: AtomicU64,
     drops: [AtomicU64; REASONS],
     missed: [AtomicU64; PLACES],
+    watch: OnceLock<Arc<dyn DropWatch>>,
 }
 
 #[inline]
@@ -214,6 +224,26 @@ impl Counters {
     #[inline]
     pub fn dropped(&self, reason: DropReason, n: u64) {
         add(&self.drops[reason as usize], n);
+    }
+
+    /// A packet, which the caller still has, is dropped. The [watch](Counters::watch_drops) sees it.
+    #[cold]
+    pub fn dropped_packet(&self, reason: DropReason, packet: &Packet) {
+        self.dropped(reason, 1);
+        self.show_dropped(reason, packet);
+    }
+
+    /// Shows the watch a packet that is counted by [`dropped`](Counters::dropped), with others.
+    #[inline]
+    pub fn show_dropped(&self, reason: DropReason, packet: &Packet) {
+        if let Some(watch) = self.watch.get() {
+            watch.dropped(reason, packet);
+        }
+    }
+
+    /// Sets what sees the dropped packets, for good. Counters that have a watch keep it.
+    pub fn watch_drops(&self, watch: Arc<dyn DropWatch>) {
+        let _ = self.watch.set(watch);
     }
 
     /// The values now.

@@ -23,6 +23,7 @@
 //! | `offload` | [`Checksum`], [`Gso`], [`Offloads`], [`Vlan`]: offloads that a packet requests |
 //! | [`vnet`] | the virtio-net header of a packet |
 //! | [`spsc`] | single-producer single-consumer ring between threads |
+//! | [`record_ring`] | ring of records of any length between two threads, which counts and never waits |
 //! | [`xsk_ring`] | rings shared with an untrusted side: the kernel (AF_XDP), applications |
 //! | [`notify`] | [`Notifier`]: sleep and wake between threads |
 //! | `take_cell` | [`TakeCell`]: a value that threads use in turn without waiting |
@@ -40,7 +41,7 @@
 //!   where a pointer goes.
 //!
 //! `unsafe` lives in `batch`, `buf`, `extbuf`, `in_flight`, `indirect`, `meta`, `owned`, `packet`,
-//! `pool`, `region`, `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they
+//! `pool`, `record_ring`, `region`, `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they
 //! export is safe to call, except [`Pool::in_region`], [`Region::from_memfd_at`] and
 //! [`RegionHandle::memfd`].
 
@@ -60,6 +61,7 @@ mod owned;
 mod packet;
 mod pool;
 pub mod port;
+pub mod record_ring;
 mod region;
 pub mod spsc;
 mod sync;
@@ -70,7 +72,7 @@ pub mod xsk_ring;
 
 pub use batch::{Batch, DrainFront};
 pub use buf::{Buf, Chunk};
-pub use counters::{Counters, DropReason, Missed, Snapshot};
+pub use counters::{Counters, DropReason, DropWatch, Missed, Snapshot};
 pub use extbuf::{ExtBufGauge, ExtBufOwner, ExtBufPool};
 pub use in_flight::{FromDevice, InFlight, ToDevice};
 pub use indirect::{IndirectPool, SharedBuf};

@@ -9,6 +9,7 @@
 //! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
 //! | [`Bridge`], [`BridgePort`], [`BridgeControl`] | several ports joined by a learning bridge |
 //! | [`Observer`] | their counters, settings and rules, from any thread |
+//! | [`tee`] | what passes them, copied to a file, a port or a stream |
 //! | [`engine`] | workers, routes, lanes, rules, GRO stage, software offload |
 //! | [`ports`] | kernel-backed ports, application sockets, captures, generators |
 //! | [`sandbox`] | what a started datapath may still ask of the kernel |
@@ -24,6 +25,7 @@ pub mod e1000e;
 mod forward;
 mod pci;
 mod port_wire;
+pub mod tee;
 pub mod virtio;
 
 pub use any::{AnyPort, AnyRx, AnyTx, KINDS, Opener, Role};

@@ -23,7 +23,7 @@ pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 
 use crate::control::request::Value;
 use crate::kinds::list;
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -137,6 +137,14 @@ pub(crate) enum Command {
         towpath top --control /run/towpath.sock --once --view flows"
     )]
     Top(Top),
+    /// Watch the packets of a running towpath (see --control of the commands that move packets)
+    #[command(after_help = "Examples:\n  towpath tee --control /run/towpath/eth1 | tshark -r -\n  \
+        towpath tee --control /run/towpath/eth1 --filter 'tcp port 80' --snaplen 96 -w web.pcapng\n  \
+        towpath tee --control /run/towpath/eth1 --drops | tshark -r - -T fields -e frame.comment")]
+    Tee(TeeArgs),
+    /// Running instances as interfaces of Wireshark: the Debian package has the plugin,
+    /// docs/tee.md has it for others
+    Extcap(Extcap),
     /// Explain the rules of --rule and --lane-rule
     Rules,
     /// Measure what towpath is judged by, in the shape of the tables that it is compared with
@@ -265,6 +273,97 @@ pub(crate) struct Top {
     /// Print one picture as text, with the rates of one interval, and end
     #[arg(long)]
     pub(crate) once: bool,
+}
+
+/// `towpath tee`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TeeArgs {
+    /// The socket that the running towpath was given
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) control: PathBuf,
+    /// The ports, as the summary names them; all without one
+    #[arg(value_name = "PORT")]
+    pub(crate) ports: Vec<String>,
+    /// The file: pcapng, or pcap if it ends in .pcap; - is standard output
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) write: Option<PathBuf>,
+    /// Packets that match an expression of pcap-filter(7)
+    #[arg(long, value_name = "EXPR")]
+    pub(crate) filter: Option<String>,
+    /// The first bytes of each packet
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    pub(crate) snaplen: Option<u32>,
+    /// Where packets are copied
+    #[arg(long, value_enum, default_value_t = TeeAt::Both)]
+    pub(crate) at: TeeAt,
+    /// Those that are dropped, each with the reason as a comment
+    #[arg(long, conflicts_with = "at")]
+    pub(crate) drops: bool,
+    /// Stop after so many packets
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub(crate) count: Option<u64>,
+    /// Stop after this time: 10s, 5m, 1h
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub(crate) duration: Option<Duration>,
+}
+
+/// Where packets are copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TeeAt {
+    /// As they are received
+    Rx,
+    /// As they are sent
+    Tx,
+    /// Both
+    Both,
+    /// Where they are dropped
+    Drops,
+}
+
+impl TeeAt {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            TeeAt::Rx => "rx",
+            TeeAt::Tx => "tx",
+            TeeAt::Both => "both",
+            TeeAt::Drops => "drops",
+        }
+    }
+}
+
+/// `towpath extcap`. The options are those of Wireshark's protocol.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Extcap {
+    /// List the instances
+    #[arg(long = "extcap-interfaces")]
+    pub(crate) interfaces: bool,
+    /// An instance: towpath-NAME of a socket in $XDG_RUNTIME_DIR/towpath or /run/towpath
+    #[arg(long = "extcap-interface", value_name = "INTERFACE")]
+    pub(crate) interface: Option<String>,
+    /// List the link types
+    #[arg(long = "extcap-dlts")]
+    pub(crate) dlts: bool,
+    /// List the options
+    #[arg(long = "extcap-config")]
+    pub(crate) config: bool,
+    /// Capture
+    #[arg(long)]
+    pub(crate) capture: bool,
+    /// The pipe that packets are written to
+    #[arg(long, value_name = "FIFO")]
+    pub(crate) fifo: Option<PathBuf>,
+    /// Packets that match
+    #[arg(long = "extcap-capture-filter", value_name = "EXPR")]
+    pub(crate) filter: Option<String>,
+    /// Where packets are copied
+    #[arg(long, value_enum)]
+    pub(crate) at: Option<TeeAt>,
+    /// The first bytes of each packet
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    pub(crate) snaplen: Option<u32>,
+    /// The version of Wireshark
+    #[arg(long = "extcap-version", value_name = "VERSION")]
+    pub(crate) version: Option<String>,
 }
 
 /// `towpath sink`.

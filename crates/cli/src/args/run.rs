@@ -6,6 +6,7 @@ use clap::{Args as ClapArgs, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath::engine::lane::Steering;
+use towpath::tee::TeeSpec;
 use towpath::wire::Toeplitz;
 
 /// Options of every command that moves packets.
@@ -17,14 +18,21 @@ pub(crate) struct Run {
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = number)]
     pub(crate) count: Option<u64>,
-    /// Make a socket at this path, through which 'towpath set' changes settings of the ports while they run, and 'towpath
-    /// state' and 'towpath top' show what they do
+    /// Make a socket at this path, through which 'towpath set' changes settings of the ports while they run, 'towpath
+    /// state' and 'towpath top' show what they do, and 'towpath tee' what passes
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) control: Option<PathBuf>,
     /// Serve HTTP at PORT of the loopback, ADDRESS:PORT or unix:PATH: a page at /, OpenMetrics at /metrics, JSON at /state.
     /// There is no authentication: what can connect can read
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<Address>,
+    /// Copy what passes to a file (pcapng; pcap if it ends in .pcap) or a port, and never slow it: 'FILE|PORT', then
+    /// options: ';at=rx|tx|both;port=NAME;snaplen=96;ring=4M;filter=tcp port 80'; may be repeated
+    #[arg(long, value_name = "SINK[;OPTIONS]", help_heading = "Watching")]
+    pub(crate) tee: Vec<TeeSpec>,
+    /// Write the packets that are dropped to a file, each with the reason as a comment; options as for --tee
+    #[arg(long, value_name = "FILE[;OPTIONS]", help_heading = "Watching")]
+    pub(crate) drops: Vec<TeeSpec>,
     /// Coalesce packets of a flow that follow each other; without it: auto for fwd, off for the others
     #[arg(long, value_enum, help_heading = "Coalescing")]
     pub(crate) gro: Option<GroArg>,

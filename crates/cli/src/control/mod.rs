@@ -9,22 +9,26 @@
 //!
 //! The socket is a file that only its owner may open ([`unix_socket`]). It is removed at the end. A
 //! stale socket, whose process was killed, is replaced. `server` serves it; `request` reads and
-//! answers a line.
+//! answers a line; `tees` has the connections that watch packets.
 
 pub(crate) mod request;
+mod tees;
 
 use crate::args::Set;
 use crate::output::outln;
 use crate::server::{Answers, Server, Socket, TIMEOUT};
 use crate::state::{State, gather};
-use request::{Answer, Change, LONGEST, LONGEST_ANSWER, Line, Request, answer};
+use request::{Answer, Change, LONGEST, LONGEST_ANSWER, Line, Request, answer, parse};
 use std::error::Error;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tees::Tees;
 use towpath::packet::port::SettingValue;
 use towpath::{Observer, PortControls};
 use towpath_sys::unix_socket::{self, Access, Kind};
@@ -53,6 +57,12 @@ impl Service {
         gather(&running)
     }
 
+    /// The names of all ports that run now.
+    fn port_names(&self) -> Vec<String> {
+        let infos = |(_, observer): &(String, Observer)| observer.infos().to_vec();
+        (self.observers)().iter().flat_map(infos).map(|info| info.name).collect()
+    }
+
     /// The ports of all that runs now.
     fn controls(&self) -> PortControls {
         (self.observers)().iter().map(|(_, observer)| observer.port_controls().clone()).collect()
@@ -68,19 +78,33 @@ impl Listener {
         let about = |error: &dyn std::fmt::Display| format!("--control {}: {error}", path.display());
         let access = Access { mode: 0o600, uid: None, gid: None };
         let socket = unix_socket::Listener::new(path, Kind::Stream, access).map_err(|error| about(&error))?;
-        let server = Server::start("towpath-control", Socket::Unix(socket), Lines(service));
+        let server = Server::start("towpath-control", Socket::Unix(socket), Lines { service, tees: Tees::default() });
         Ok(Listener(server.map_err(|error| about(&error))?))
     }
 }
 
 /// Requests that are lines of JSON.
-struct Lines(Service);
+struct Lines {
+    service: Service,
+    tees: Tees,
+}
 
 impl Answers for Lines {
     const LONGEST: usize = LONGEST as usize;
 
     fn answer(&mut self, request: &[u8], ended: bool) -> Vec<u8> {
-        if ended || request.contains(&b'\n') { answer(request, &self.0).unwrap_or_default() } else { Vec::new() }
+        if ended || request.contains(&b'\n') { answer(request, &self.service).unwrap_or_default() } else { Vec::new() }
+    }
+
+    fn takes(&mut self, request: &[u8], stream: &File) -> bool {
+        if !request.contains(&b'\n') {
+            return false;
+        }
+        let Ok(Request::Tee(tee)) = parse(request) else { return false };
+        if let Ok(stream) = stream.try_clone() {
+            self.tees.start(OwnedFd::from(stream).into(), &tee, &self.service);
+        }
+        true
     }
 }
 
@@ -112,26 +136,49 @@ impl Write for Until<'_> {
     }
 }
 
-/// Sends a request to the `towpath` that listens at `path`; returns the line of its answer.
-pub(crate) fn ask(path: &Path, request: &Request) -> Result<String, Box<dyn Error>> {
-    let (at, end) = (path.display(), Instant::now() + TIMEOUT);
-    let slow = |error: io::Error| match error.kind() {
+/// An error of the connection to the `towpath` that listens at `path`.
+fn slow(path: &Path, error: &io::Error) -> String {
+    let at = path.display();
+    match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("--control {at}: no answer in {TIMEOUT:?}"),
         _ => format!("--control {at}: {error}"),
-    };
+    }
+}
+
+/// Sends a request to the `towpath` that listens at `path`; returns the connection, whose reads end
+/// after the time of a request.
+pub(crate) fn send(path: &Path, request: &Request) -> Result<UnixStream, Box<dyn Error>> {
+    let end = Instant::now() + TIMEOUT;
     let stream = unix_socket::connect(path, Kind::Stream, Some(end))
-        .map_err(|error| format!("{} (start towpath with --control {at})", slow(error)))?;
+        .map_err(|error| format!("{} (start towpath with --control {})", slow(path, &error), path.display()))?;
     let stream = UnixStream::from(stream);
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
-    Until(&stream, end).write_all(&line).map_err(slow)?;
+    Until(&stream, end).write_all(&line).map_err(|error| slow(path, &error))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    Ok(stream)
+}
+
+/// Sends a request to the `towpath` that listens at `path`; returns the line of its answer.
+pub(crate) fn ask(path: &Path, request: &Request) -> Result<String, Box<dyn Error>> {
+    let (at, end) = (path.display(), Instant::now() + TIMEOUT);
+    let stream = send(path, request)?;
     let mut line = String::new();
-    BufReader::new(Until(&stream, end).take(LONGEST_ANSWER)).read_line(&mut line).map_err(slow)?;
+    let mut reader = BufReader::new(Until(&stream, end).take(LONGEST_ANSWER));
+    reader.read_line(&mut line).map_err(|error| slow(path, &error))?;
     if line.is_empty() { Err(format!("--control {at}: closed without an answer").into()) } else { Ok(line) }
 }
 
 fn unexpected(path: &Path) -> Box<dyn Error> {
     format!("--control {}: an answer to another request", path.display()).into()
+}
+
+/// The names of the ports of the `towpath` that listens at `path`.
+pub(crate) fn ask_ports(path: &Path) -> Result<Vec<String>, Box<dyn Error>> {
+    match serde_json::from_str(&ask(path, &Request::Ports)?)? {
+        Answer::Ports(ports) => Ok(ports),
+        _ => Err(unexpected(path)),
+    }
 }
 
 /// The state of the `towpath` that listens at `path`.
@@ -144,7 +191,7 @@ pub(crate) fn ask_state(path: &Path) -> Result<State, Box<dyn Error>> {
     match answer {
         Answer::State(state) => Ok(*state),
         Answer::Error(error) => Err(format!("--control {}: {error}", path.display()).into()),
-        Answer::Settings(_) | Answer::Fdb(_) => Err(unexpected(path)),
+        _ => Err(unexpected(path)),
     }
 }
 
@@ -154,7 +201,7 @@ pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
     let lines = match serde_json::from_str(&line)? {
         Answer::Settings(lines) => lines,
         Answer::Error(error) => return Err(error.into()),
-        Answer::Fdb(_) | Answer::State(_) => return Err(unexpected(&args.control)),
+        _ => return Err(unexpected(&args.control)),
     };
     if args.json {
         outln!("{}", serde_json::to_string(&lines)?)?;

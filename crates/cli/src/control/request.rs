@@ -23,6 +23,10 @@ pub(crate) enum Request {
     Fdb(Fdb),
     /// The state of all that runs.
     State,
+    /// The names of the ports.
+    Ports,
+    /// A tee: blocks of pcapng follow the answer.
+    Tee(TeeRequest),
 }
 
 /// What is to be changed before the addresses are listed, and where the list begins.
@@ -73,6 +77,17 @@ pub(crate) struct Address {
     pub(crate) r#static: bool,
 }
 
+/// What a tee copies.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct TeeRequest {
+    /// The ports; all if there is none.
+    #[serde(default)]
+    pub(crate) ports: Vec<String>,
+    /// As [`TeeOptions`](towpath::tee::TeeOptions) reads them.
+    #[serde(default)]
+    pub(crate) options: String,
+}
+
 /// What is to be changed before the settings are listed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Change {
@@ -119,6 +134,10 @@ pub(crate) enum Answer {
     Fdb(Addresses),
     /// The state as it is now.
     State(Box<State>),
+    /// The names of the ports.
+    Ports(Vec<String>),
+    /// The ports of the tee, whose blocks follow.
+    Tee(Vec<String>),
     /// Why nothing was done.
     Error(String),
 }
@@ -132,21 +151,35 @@ pub(crate) struct Line {
     pub(crate) what: String,
 }
 
+/// Reads a request: the first line of `bytes`.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Request, String> {
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if line.len() as u64 == LONGEST {
+        return Err(format!("a request of {LONGEST} bytes or more"));
+    }
+    serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))
+}
+
 /// The line that answers a request: the first line of `request`.
 pub(crate) fn answer(request: &[u8], service: &Service) -> serde_json::Result<Vec<u8>> {
-    let line = request.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let answer = match serde_json::from_slice(line) {
-        _ if line.len() as u64 == LONGEST => Err(format!("a request of {LONGEST} bytes or more")),
-        Ok(Request::Settings(change)) => {
+    let answer = parse(request).and_then(|request| match request {
+        Request::Settings(change) => {
             let controls: Vec<_> = service.controls().iter().collect();
             let ports: Vec<_> = controls.iter().map(|(name, control)| (name.as_str(), &**control)).collect();
             tune(&change, &ports).map(Answer::Settings)
         }
-        Ok(Request::Fdb(request)) => addresses(&request, service).map(Answer::Fdb),
-        Ok(Request::State) => Ok(Answer::State(Box::new(service.state(true)))),
-        Err(error) => Err(format!("not a request: {error}")),
-    };
-    let mut line = serde_json::to_vec(&answer.unwrap_or_else(Answer::Error))?;
+        Request::Fdb(request) => addresses(&request, service).map(Answer::Fdb),
+        Request::State => Ok(Answer::State(Box::new(service.state(true)))),
+        Request::Ports => Ok(Answer::Ports(service.port_names())),
+        // The connection becomes its stream; see `control::tees`.
+        Request::Tee(_) => Err("a tee takes the whole connection".to_owned()),
+    });
+    line(&answer.unwrap_or_else(Answer::Error))
+}
+
+/// An answer as a line.
+pub(crate) fn line(answer: &Answer) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
     Ok(line)
 }

@@ -216,9 +216,10 @@ impl GroStage {
         }
     }
 
-    /// Frees all ready packets; the caller counts them.
-    pub fn drop_ready(&mut self, cache: &mut Cache) {
+    /// Shows all ready packets and frees them; the caller counts them.
+    pub fn drop_ready(&mut self, cache: &mut Cache, mut show: impl FnMut(&Packet)) {
         for packet in self.ready.drain(..) {
+            show(&packet);
             cache.free(packet);
         }
     }

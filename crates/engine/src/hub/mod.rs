@@ -215,7 +215,7 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
             while self.incoming.len() > granted
                 && let Some(packet) = self.incoming.pop()
             {
-                port.counters().dropped(DropReason::Stopped, 1);
+                port.counters().dropped_packet(DropReason::Stopped, &packet);
                 port.cache().free(packet);
             }
         }

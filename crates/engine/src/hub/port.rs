@@ -14,6 +14,7 @@ use crate::report::GroCounters;
 use crate::route::RouteConfig;
 use crate::route::verdicts::classify_burst;
 use crate::rules::{Classifier, Verdict};
+use crate::tee::TeeSlot;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub struct HubPort<R, T, P> {
     gro_config: GroStageConfig,
     classifier: Option<Box<dyn Classifier>>,
     config: RouteConfig,
+    tee: Option<Arc<TeeSlot>>,
     /// Listed among the ports with staged packets.
     pub(super) is_listed: bool,
     receives: bool,
@@ -62,6 +64,7 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
             gro_config: GroStageConfig::default(),
             classifier: None,
             config,
+            tee: None,
             is_listed: false,
             receives,
             is_gone: false,
@@ -93,6 +96,15 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
     #[must_use]
     pub fn with_classifier(mut self, classifier: Box<dyn Classifier>) -> HubPort<R, T, P> {
         self.classifier = Some(classifier);
+        self
+    }
+
+    /// Shows received, sent and dropped packets to the tees of `slot`.
+    #[must_use]
+    pub fn with_tees(mut self, slot: Arc<TeeSlot>) -> HubPort<R, T, P> {
+        slot.watch(self.rx.counters(), self.counters(), self.egress.tx().counters());
+        self.egress.set_tee(slot.clone());
+        self.tee = Some(slot);
         self
     }
 
@@ -130,6 +142,11 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
         self.rx.refill();
         let received = self.rx.rx(burst);
         if received > 0
+            && let Some(tee) = self.tee.as_deref().filter(|tee| tee.has_rx())
+        {
+            tee.received(burst.as_slice());
+        }
+        if received > 0
             && let Some(classifier) = &mut self.classifier
         {
             let mut verdicts = [Verdict::Pass; Batch::<64>::CAPACITY];
@@ -137,7 +154,7 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
                 let mut all = std::mem::take(burst);
                 for (packet, verdict) in all.drain_front(received).zip(verdicts) {
                     if verdict == Verdict::Drop {
-                        self.egress.counters().dropped(DropReason::Filtered, 1);
+                        self.egress.counters().dropped_packet(DropReason::Filtered, &packet);
                         self.egress.cache().free(packet);
                     } else {
                         let _ = burst.push(packet);
@@ -208,7 +225,7 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
             self.backlog.push_back(packet);
         } else {
             let reason = if self.is_gone { DropReason::PortGone } else { DropReason::EgressFull };
-            self.egress.counters().dropped(reason, 1);
+            self.egress.counters().dropped_packet(reason, &packet);
             self.egress.cache().free(packet);
         }
     }
@@ -239,7 +256,9 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
         let worth = self.gro_config.applies(self.egress.offloads());
         if worth || gro_stage.ready() + gro_stage.held() > 0 {
             if gro_stage.ready() > self.max_backlog {
-                self.egress.counters().dropped(DropReason::EgressFull, self.fresh.len() as u64);
+                let counters = self.egress.counters();
+                counters.dropped(DropReason::EgressFull, self.fresh.len() as u64);
+                self.fresh.iter().for_each(|packet| counters.show_dropped(DropReason::EgressFull, packet));
                 self.egress.cache().free_bulk(&mut self.fresh);
                 return;
             }
@@ -329,9 +348,12 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
     /// Drops every packet that can be sent now.
     #[cold]
     pub(super) fn drop_held(&mut self, reason: DropReason) {
-        self.egress.counters().dropped(reason, (self.waiting() - self.egress.held()) as u64);
+        let counters = self.egress.counters().clone();
+        counters.dropped(reason, (self.waiting() - self.egress.held()) as u64);
+        let waiting = self.backlog.iter().chain(self.fresh.iter()).chain(self.staged.iter());
+        waiting.for_each(|packet| counters.show_dropped(reason, packet));
         if let Some(gro_stage) = &mut self.gro_stage {
-            gro_stage.drop_ready(self.egress.cache());
+            gro_stage.drop_ready(self.egress.cache(), |packet| counters.show_dropped(reason, packet));
         }
         for packet in self.backlog.drain(..) {
             self.egress.cache().free(packet);

@@ -123,7 +123,7 @@ impl<R: RxQueue, T: TxQueue, P> Ports<R, T, P> {
     #[inline]
     pub fn drop(&mut self, ingress: usize, reason: DropReason, packet: Packet) {
         if let Some(port) = self.slot_mut(ingress) {
-            port.counters().dropped(reason, 1);
+            port.counters().dropped_packet(reason, &packet);
             port.cache().free(packet);
         }
     }

@@ -52,8 +52,8 @@ impl RingTx {
         if self.stage.room() == 0 {
             self.flush();
         }
-        if self.stage.push(packet).is_err() {
-            self.ring_shared.counters.dropped(DropReason::LaneFull, 1);
+        if let Err(packet) = self.stage.push(packet) {
+            self.ring_shared.counters.dropped_packet(DropReason::LaneFull, &packet);
         }
     }
 
@@ -212,7 +212,7 @@ impl TxQueue for Steer {
             match lane.and_then(|lane| self.rings.get_mut(usize::from(lane))) {
                 Some(ring_tx) => ring_tx.stage(packet),
                 None => {
-                    self.counters.dropped(DropReason::LaneFull, 1);
+                    self.counters.dropped_packet(DropReason::LaneFull, &packet);
                     drop(packet);
                 }
             }

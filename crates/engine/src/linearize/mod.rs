@@ -72,7 +72,7 @@ impl Linearizer {
                     let _ = batch.push(packet);
                 }
                 Err((reason, packet)) => {
-                    self.counters.dropped(reason, 1);
+                    self.counters.dropped_packet(reason, &packet);
                     cache.free(packet);
                 }
             }

@@ -37,6 +37,7 @@ use crate::egress::{Egress, Step};
 use crate::gro_stage::{GroStage, GroStageConfig, Pushed};
 use crate::report::GroCounters;
 use crate::rules::{Classifier, PortSide};
+use crate::tee::TeeSlot;
 use crate::worker::{Ending, Task};
 use order_barrier::OrderBarrier;
 use sample::Sampler;
@@ -67,6 +68,7 @@ pub struct Route<R, T> {
     /// The ingress never receives.
     never_receives: bool,
     order_barrier: OrderBarrier,
+    tee: Arc<TeeSlot>,
     sampler: Sampler,
 }
 
@@ -93,6 +95,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             ended: None,
             never_receives,
             order_barrier: OrderBarrier::default(),
+            tee: TeeSlot::new(None, None, LinkKind::from(config.layer)),
             sampler: Sampler::new(LinkKind::from(config.layer)),
         }
     }
@@ -126,6 +129,15 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     #[must_use]
     pub fn with_reflect(mut self) -> Route<R, T> {
         self.reflects = true;
+        self
+    }
+
+    /// Shows received, sent and dropped packets to the tees of `slot`.
+    #[must_use]
+    pub fn with_tees(mut self, slot: Arc<TeeSlot>) -> Route<R, T> {
+        slot.watch(self.rx.counters(), &self.counters, self.egress.tx().counters());
+        self.egress.set_tee(slot.clone());
+        self.tee = slot;
         self
     }
 
@@ -224,11 +236,14 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             return 0;
         }
         self.sampler.received(&self.incoming);
+        if self.tee.has_rx() {
+            self.tee.received(self.incoming.as_slice());
+        }
         if let Some(limit) = &self.limit {
             let granted = limit.take(received);
             while self.incoming.len() > granted {
                 if let Some(packet) = self.incoming.pop() {
-                    self.counters.dropped(DropReason::Stopped, 1);
+                    self.counters.dropped_packet(DropReason::Stopped, &packet);
                     self.egress.cache().free(packet);
                 }
             }
@@ -355,6 +370,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             gro_stage.flush();
         }
         self.counters.dropped(DropReason::Stopped, self.reflected.len() as u64);
+        self.reflected.iter().for_each(|packet| self.counters.show_dropped(DropReason::Stopped, packet));
         for packet in self.reflected.drain(..) {
             self.egress.cache().free(packet);
         }
@@ -365,8 +381,9 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Drops every packet that waits for the egress.
     fn drop_held(&mut self, reason: DropReason) {
         self.counters.dropped(reason, (self.waiting() - self.egress.held()) as u64);
+        self.incoming.iter().for_each(|packet| self.counters.show_dropped(reason, packet));
         if let Some(gro_stage) = &mut self.gro_stage {
-            gro_stage.drop_ready(self.egress.cache());
+            gro_stage.drop_ready(self.egress.cache(), |packet| self.counters.show_dropped(reason, packet));
         }
         self.egress.cache().free_bulk(&mut self.incoming);
         self.egress.drop_held(reason);

@@ -62,7 +62,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         for (mut packet, verdict) in packets.drain_front(n).zip(verdicts) {
             match verdict {
                 Verdict::Drop => {
-                    self.counters.dropped(DropReason::Filtered, 1);
+                    self.counters.dropped_packet(DropReason::Filtered, &packet);
                     self.egress.cache().free(packet);
                     continue;
                 }
@@ -101,7 +101,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             match refused {
                 None => drop(self.incoming.push(packet)),
                 Some(reason) => {
-                    self.counters.dropped(reason, 1);
+                    self.counters.dropped_packet(reason, &packet);
                     self.egress.cache().free(packet);
                 }
             }
@@ -130,6 +130,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Drops reflected packets: there is no route of the other direction.
     fn drop_reflected(&mut self) {
         self.counters.dropped(DropReason::Refused, self.reflected.len() as u64);
+        self.reflected.iter().for_each(|packet| self.counters.show_dropped(DropReason::Refused, packet));
         for packet in self.reflected.drain(..) {
             self.egress.cache().free(packet);
         }

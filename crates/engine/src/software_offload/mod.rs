@@ -77,8 +77,9 @@ impl SoftwareOffload {
     }
 
     /// Frees all waiting packets; the caller counts them.
-    pub fn drop_held(&mut self) {
+    pub fn drop_held(&mut self, reason: DropReason) {
         for packet in self.ready.drain(..) {
+            self.counters.show_dropped(reason, &packet);
             self.cache.free(packet);
         }
     }
@@ -92,7 +93,7 @@ impl SoftwareOffload {
             if !needs_software(&packet, can) {
                 self.ready.push_back(packet);
             } else if let Err((reason, packet)) = self.apply_one(packet, can) {
-                self.counters.dropped(reason, 1);
+                self.counters.dropped_packet(reason, &packet);
                 self.cache.free(packet);
             }
         }
@@ -122,7 +123,7 @@ impl SoftwareOffload {
                 if !needs_software(&packet, can) {
                     let _ = to.push(packet);
                 } else if let Err((reason, packet)) = self.apply_one(packet, can) {
-                    self.counters.dropped(reason, 1);
+                    self.counters.dropped_packet(reason, &packet);
                     self.cache.free(packet);
                 }
             } else {

@@ -145,7 +145,7 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
             let Some(mut packet) = self.received.drain_front(1).next() else { break };
             match self.injector.decide(&mut packet) {
                 Action::Drop => {
-                    self.counters.dropped(DropReason::Fault, 1);
+                    self.counters.dropped_packet(DropReason::Fault, &packet);
                     self.cache.free(packet);
                 }
                 Action::Hold(wait) if self.held.is_none() => {

@@ -109,7 +109,7 @@ impl<T: TxQueue> TxQueue for FaultTx<T> {
             taken += 1;
             match self.injector.decide(&mut packet) {
                 Action::Drop => {
-                    self.inner.counters().dropped(DropReason::Fault, 1);
+                    self.inner.counters().dropped_packet(DropReason::Fault, &packet);
                     self.cache.free(packet);
                 }
                 Action::Hold(wait) if self.held.is_none() => {

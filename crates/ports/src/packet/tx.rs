@@ -159,11 +159,12 @@ impl TxQueue for PacketTx {
         if let Some(reason) = lost {
             taken = batch.len();
             self.counters.dropped(reason, taken as u64);
+            batch.iter().for_each(|packet| self.counters.show_dropped(reason, packet));
         }
         while let rest @ [first, ..] = &batch.as_slice()[taken..] {
             let (n, bad) = self.prepare(rest);
             if n == 0 {
-                self.counters.dropped(bad.unwrap_or(DropReason::Malformed), 1);
+                self.counters.dropped_packet(bad.unwrap_or(DropReason::Malformed), first);
                 taken += 1;
                 continue;
             }
@@ -183,11 +184,12 @@ impl TxQueue for PacketTx {
                 Err(error) => match self.refused(first, &error) {
                     Refusal::Keep => break,
                     Refusal::Drop(reason) => {
-                        self.counters.dropped(reason, 1);
+                        self.counters.dropped_packet(reason, first);
                         taken += 1;
                     }
                     Refusal::DropAll(reason) => {
                         self.counters.dropped(reason, rest.len() as u64);
+                        rest.iter().for_each(|packet| self.counters.show_dropped(reason, packet));
                         taken += rest.len();
                     }
                 },

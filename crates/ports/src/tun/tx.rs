@@ -143,11 +143,13 @@ impl TxQueue for TunTx {
                     packets += 1;
                     bytes += packet.len() as u64;
                 }
-                Outcome::Dropped(reason) => self.counters.dropped(reason, 1),
+                Outcome::Dropped(reason) => self.counters.dropped_packet(reason, packet),
                 Outcome::Kept => break,
                 Outcome::AllDropped(reason) => {
                     let rest = batch.len() - taken;
                     self.counters.dropped(reason, rest as u64);
+                    let dropped = batch.iter().skip(taken);
+                    dropped.for_each(|packet| self.counters.show_dropped(reason, packet));
                     taken += rest;
                     break;
                 }

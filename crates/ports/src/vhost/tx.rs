@@ -174,7 +174,7 @@ impl<'a> Fill<'a> {
             let Some(packet) = packets.get(self.done) else { break };
             match self.deliver(packet) {
                 Outcome::Sent => self.count_sent(packet),
-                Outcome::Dropped(reason) => self.count_drop(reason, counters),
+                Outcome::Dropped(reason) => self.count_drop(reason, packet, counters),
                 Outcome::Kept => break,
                 Outcome::Broken(error) => return Err(error),
             }
@@ -190,9 +190,9 @@ impl<'a> Fill<'a> {
     }
 
     #[cold]
-    fn count_drop(&mut self, reason: DropReason, counters: &Counters) {
+    fn count_drop(&mut self, reason: DropReason, packet: &Packet, counters: &Counters) {
         self.done += 1;
-        counters.dropped(reason, 1);
+        counters.dropped_packet(reason, packet);
     }
 
     /// Copies packets into chains of one buffer, as long as they fit. Returns the number of chains;
@@ -228,7 +228,7 @@ impl<'a> Fill<'a> {
                 }
                 Err(reason) => {
                     self.done += 1;
-                    counters.dropped(reason, 1);
+                    counters.dropped_packet(reason, packet);
                 }
             }
         }

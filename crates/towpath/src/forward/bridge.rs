@@ -212,7 +212,8 @@ impl Bridge {
                 least.name, least.mtu, most.name, most.mtu
             ));
         }
-        let observed = Observed { notes, controls, infos, bridge: Some(control) };
+        let tees = control.teeable();
+        let observed = Observed { notes, controls, infos, bridge: Some(control), tees };
         Ok(Ready::new(plan, threads, meter, observed, None, ends, needs).with_hits(hits))
     }
 

@@ -5,6 +5,7 @@ use super::failure::PortEnd;
 use super::running::PortEnds;
 use super::{Bridge, BridgePort, PortControls, StartError, meter_of};
 use crate::any::{AnyPort, AnyRx, AnyTx};
+use crate::tee::Teeable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use towpath_engine::bridge::fdb::{Fdb, FdbConfig, FdbStats, Key, MAX_PORTS};
@@ -13,8 +14,10 @@ use towpath_engine::hub::{Hub, HubControl, HubPort};
 use towpath_engine::report::Meter;
 use towpath_engine::route::{Limit, RouteConfig};
 use towpath_engine::rules::PortSide;
+use towpath_engine::tee::TeeSlot;
 use towpath_packet::port::{Layer, Port, Queues, RxQueue, Start, State};
 use towpath_packet::{Direction, Offloads, Pool};
+use towpath_wire::LinkKind;
 
 pub(super) type AnyHub = Hub<AnyRx, AnyTx, bridge::Bridge>;
 type AnyHubPort = HubPort<AnyRx, AnyTx, PortState>;
@@ -48,6 +51,9 @@ struct Ports {
     attached: Vec<Attached>,
     /// Numbers that were used so far.
     used: usize,
+    /// Where tees of the ports are attached, until the bridge is prepared. Ports that are attached
+    /// later have none.
+    tees: Vec<Arc<TeeSlot>>,
 }
 
 impl Ports {
@@ -142,6 +148,13 @@ impl BridgeControl {
         Ok(())
     }
 
+    /// Where tees of the ports that were added are attached.
+    pub(super) fn teeable(&self) -> Teeable {
+        let mut ports = self.lock();
+        let interfaces = ports.attached.iter().map(|port| port.name.clone()).collect();
+        Teeable { slots: std::mem::take(&mut ports.tees), layer: Layer::Ethernet, interfaces }
+    }
+
     /// Starts a port, and registers it under a new number.
     fn make(
         &self,
@@ -184,6 +197,12 @@ impl BridgeControl {
                 .with_gro(&bridge.gro);
             if let Some(classifier) = bridge.verdicts(&port).classifier(PortSide::A, Layer::Ethernet) {
                 one = one.with_classifier(classifier);
+            }
+            // As many as a tee can choose among.
+            if let Some(interface) = u8::try_from(number).ok().filter(|number| *number < 64) {
+                let slot = TeeSlot::new(Some(interface), Some(interface), LinkKind::Ethernet);
+                ports.tees.push(slot.clone());
+                one = one.with_tees(slot);
             }
             row.routes.push(one.counters().clone());
             made.push(one);

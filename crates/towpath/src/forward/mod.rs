@@ -30,6 +30,7 @@ pub use ready::Ready;
 pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;
+use crate::tee::Teeable;
 use bridge_control::AnyHub;
 use check::{common_layer, notes};
 use failure::PortEnd;
@@ -46,6 +47,7 @@ use towpath_engine::lane::{LaneConfig, Steering};
 use towpath_engine::report::{Meter, PortMeter};
 use towpath_engine::route::{Limit, RouteConfig};
 use towpath_engine::rules::{Classifier, PortSide, RuleError};
+use towpath_engine::tee::TeeSlot;
 use towpath_engine::worker::WorkerConfig;
 use towpath_packet::port::{Edge, Info, Layer, Port, PortError, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Backing, Floors, Offloads, Pool, PoolConfig, PoolError};
@@ -237,6 +239,11 @@ fn distinguish(a: &mut Info, b: &mut Info) {
     }
 }
 
+/// The slots of all routes, with the names of their interfaces.
+fn teeable(slots: Vec<Arc<TeeSlot>>, layer: Layer, infos: &[Info]) -> Teeable {
+    Teeable { slots, layer, interfaces: infos.iter().map(|info| info.name.clone()).collect() }
+}
+
 /// The meter of a port, without its routes.
 fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>, edge: Option<Arc<dyn Edge>>) -> PortMeter {
     PortMeter {
@@ -284,16 +291,17 @@ impl Forward {
         let gauges = [a.rx.first(), b.rx.first()].into_iter().flatten().filter_map(|rx| rx.memory().ext_bufs).collect();
         let own_pools = a.rx.iter().chain(&b.rx).filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
-        let (threads, counters) = (Vec::new(), Default::default());
+        let (threads, counters, tees) = Default::default();
         let tx_layouts = [&a_info, &b_info].map(|info| info.tx_layout);
-        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
+        let mut plan =
+            Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, ports: 2, threads, counters, tees };
         let table = if self.lanes.is_empty() {
             plan.direct(a, b)?;
             None
         } else {
             Some(plan.through_lanes(a, b)?)
         };
-        let Plan { threads, counters, .. } = plan;
+        let Plan { threads, counters, tees, .. } = plan;
         let [from_a, from_b] = counters;
         (ports[0].routes, ports[1].routes) = (from_b, from_a);
         let mut notes = notes(&a_info, &b_info, self.directions);
@@ -303,8 +311,9 @@ impl Forward {
         let meter = Meter::new(ports, pool).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let ends = vec![PortEnd::new(&a_info, a_faulty), PortEnd::new(&b_info, b_faulty)];
         let (controls, infos) = (PortControls::new(controls), vec![a_info, b_info]);
+        let tees = teeable(tees, layer, &infos);
         let threads = threads.into_iter().map(|(placement, routes)| (placement, Work::Routes(routes))).collect();
-        let (observed, ends) = (Observed { notes, controls, infos, bridge: None }, PortEnds::new(ends));
+        let (observed, ends) = (Observed { notes, controls, infos, bridge: None, tees }, PortEnds::new(ends));
         Ok(Ready::new(self, threads, meter, observed, table, ends, needs))
     }
 
@@ -351,18 +360,20 @@ impl Forward {
         let gauges = queues.rx.first().and_then(|rx| rx.memory().ext_bufs).into_iter().collect();
         let own_pools = queues.rx.iter().filter_map(|rx| rx.memory().pool).collect();
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
-        let (threads, counters) = (Vec::new(), Default::default());
+        let (threads, counters, tees) = Default::default();
         let tx_layouts = [info.tx_layout; 2];
-        let mut plan = Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, threads, counters };
+        let mut plan =
+            Plan { pool: &pool, layer, limit, forward: &self, tx_layouts, ports: 1, threads, counters, tees };
         plan.reflect(queues)?;
-        let Plan { threads, counters, .. } = plan;
+        let Plan { threads, counters, tees, .. } = plan;
         port.routes = counters.concat();
         let meter = Meter::new(vec![port], pool).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let notes = notes(&info, &info, self.directions);
         let ends = vec![PortEnd::new(&info, is_faulty)];
         let (controls, infos) = (PortControls::new(controls), vec![info]);
+        let tees = teeable(tees, layer, &infos);
         let threads = threads.into_iter().map(|(placement, routes)| (placement, Work::Routes(routes))).collect();
-        let (observed, ends) = (Observed { notes, controls, infos, bridge: None }, PortEnds::new(ends));
+        let (observed, ends) = (Observed { notes, controls, infos, bridge: None, tees }, PortEnds::new(ends));
         Ok(Ready::new(self, threads, meter, observed, None, ends, needs))
     }
 }

@@ -1,6 +1,7 @@
 //! What can be seen of joined ports from any thread, before, while and after they run.
 
 use super::{BridgeControl, PortControls};
+use crate::tee::{Tee, TeeConfig, TeeError, TeeSink, Teeable};
 use std::sync::Arc;
 use towpath_engine::filter::Hits;
 use towpath_engine::lane::LaneTable;
@@ -13,6 +14,7 @@ pub(super) struct Observed {
     pub(super) controls: PortControls,
     pub(super) infos: Vec<Info>,
     pub(super) bridge: Option<BridgeControl>,
+    pub(super) tees: Teeable,
 }
 
 /// A handle to the counters, settings and rules of joined ports. It works from any thread and may
@@ -39,12 +41,14 @@ pub struct Observer {
     infos: Arc<[Info]>,
     notes: Arc<[String]>,
     bridge: Option<BridgeControl>,
+    tees: Arc<Teeable>,
 }
 
 impl Observer {
     pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<Hits>) -> Observer {
-        let Observed { notes, controls, infos, bridge } = observed;
-        Observer { meter, controls, hits, table: None, infos: infos.into(), notes: notes.into(), bridge }
+        let Observed { notes, controls, infos, bridge, tees } = observed;
+        let (infos, notes, tees) = (infos.into(), notes.into(), tees.into());
+        Observer { meter, controls, hits, table: None, infos, notes, bridge, tees }
     }
 
     /// The counters.
@@ -88,6 +92,22 @@ impl Observer {
     /// bridge began with.
     pub fn infos(&self) -> &[Info] {
         &self.infos
+    }
+
+    /// Copies what passes the ports to `sink`, from now on: before, while and after they run.
+    ///
+    /// # Errors
+    /// [`TeeError`]; then nothing is copied.
+    pub fn tee(&self, config: &TeeConfig, sink: TeeSink) -> Result<Tee, TeeError> {
+        self.tees.tee(config, sink)
+    }
+
+    /// The [interfaces](TeeConfig::interfaces) of the named ports; all without a name.
+    ///
+    /// # Errors
+    /// [`TeeError::Value`] names the ports that there are.
+    pub fn tee_interfaces(&self, ports: &[String]) -> Result<u64, TeeError> {
+        self.tees.interfaces(ports)
     }
 
     /// Notes for the user: disabled abilities, packets that can't pass.

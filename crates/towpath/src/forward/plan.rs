@@ -7,6 +7,7 @@ use std::time::Duration;
 use towpath_engine::lane::{self, FullPolicy, LaneTable};
 use towpath_engine::route::{Limit, Route, RouteConfig, RouteId};
 use towpath_engine::rules::PortSide;
+use towpath_engine::tee::TeeSlot;
 use towpath_packet::port::{Layer, Queues, TxLayout};
 use towpath_packet::{Counters, Direction, Pool, PoolError};
 
@@ -30,9 +31,13 @@ pub(super) struct Plan<'a> {
     pub(super) forward: &'a Forward,
     /// The memory layouts that A and B require.
     pub(super) tx_layouts: [TxLayout; 2],
+    /// The number of ports: 1 for an echo.
+    pub(super) ports: u8,
     pub(super) threads: Vec<(Placement, Vec<AnyRoute>)>,
     /// Counters of the routes from A, and from B.
     pub(super) counters: [Vec<Arc<Counters>>; 2],
+    /// Where tees of the routes are attached.
+    pub(super) tees: Vec<Arc<TeeSlot>>,
 }
 
 pub(super) type AnyRoute = Route<AnyRx, AnyTx>;
@@ -131,12 +136,17 @@ impl Plan<'_> {
     }
 
     /// A route for packets of one side, to the other side or to a lane.
-    fn route(&self, rx: AnyRx, tx: AnyTx, side: PortSide, internal: bool) -> Result<AnyRoute, PoolError> {
+    fn route(&mut self, rx: AnyRx, tx: AnyTx, side: PortSide, internal: bool) -> Result<AnyRoute, PoolError> {
         let holds_back = matches!(tx, AnyTx::Steer(_)) && self.forward.steering.full == FullPolicy::Hold;
         // A steering route that holds back does so without a limit: lanes drop what their own
         // egress refuses.
         let egress_wait = if holds_back { Duration::MAX } else { self.forward.egress_wait };
         let [a, b] = self.tx_layouts;
+        let (ingress, egress) = (side as u8, (side.other() as u8).min(self.ports - 1));
+        let ingress = (!matches!(rx, AnyRx::Lane(_))).then_some(ingress);
+        let egress = (!matches!(tx, AnyTx::Steer(_))).then_some(egress);
+        let slot = TeeSlot::new(ingress, egress, self.layer.into());
+        self.tees.push(slot.clone());
         let tx_layout = match tx {
             AnyTx::Steer(_) => TxLayout::default(),
             _ if side == PortSide::A => b,
@@ -145,6 +155,6 @@ impl Plan<'_> {
         let mut config = RouteConfig::default();
         (config.egress_wait, config.layer, config.tx_layout) = (egress_wait, self.layer, tx_layout);
         (config.offloads, config.internal) = (self.forward.gso.allows(), internal);
-        Ok(Route::new(rx, tx, self.pool.cache(Direction::Tx)?, config))
+        Ok(Route::new(rx, tx, self.pool.cache(Direction::Tx)?, config).with_tees(slot))
     }
 }

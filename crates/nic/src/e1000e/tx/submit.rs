@@ -58,7 +58,7 @@ impl<D: Dma> TxRing<D> {
                 Submitted::Queued(end) => Some(end),
                 Submitted::Copied => None,
                 Submitted::Dropped(reason) => {
-                    self.log.counters.dropped(reason, 1);
+                    self.log.counters.dropped_packet(reason, packet);
                     None
                 }
                 Submitted::Full => break,

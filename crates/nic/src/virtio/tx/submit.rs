@@ -47,7 +47,7 @@ impl<D: Dma> TxRing<D> {
             let id = match self.submit::<LEN>(packet) {
                 Submitted::Queued(id) => Some(id),
                 Submitted::Dropped(reason) => {
-                    self.counters.dropped(reason, 1);
+                    self.counters.dropped_packet(reason, packet);
                     None
                 }
                 Submitted::Full => break,

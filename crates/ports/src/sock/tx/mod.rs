@@ -193,7 +193,8 @@ impl SockTx {
     #[inline]
     fn deliver(&mut self, packets: &[Packet], to: u16, totals: &mut TxTotals) {
         let Some(app) = self.apps.get_mut(usize::from(to)) else {
-            return self.counters.dropped(DropReason::Unclaimed, packets.len() as u64);
+            self.counters.dropped(DropReason::Unclaimed, packets.len() as u64);
+            return packets.iter().for_each(|packet| self.counters.show_dropped(DropReason::Unclaimed, packet));
         };
         for packet in packets {
             match app.deliver(packet) {
@@ -202,7 +203,7 @@ impl SockTx {
                     totals.bytes += packet.len() as u64;
                 }
                 Err((reason, fault)) => {
-                    self.counters.dropped(reason, 1);
+                    self.counters.dropped_packet(reason, packet);
                     if let Some(fault) = fault {
                         fail(app, fault, &self.counters);
                     }

@@ -114,6 +114,7 @@ impl TxQueue for LiveTx {
         if let Some(reason) = lost {
             let n = batch.len();
             self.counters.dropped(reason, n as u64);
+            batch.iter().for_each(|packet| self.counters.show_dropped(reason, packet));
             self.cache.free_bulk(batch);
             return n;
         }
@@ -126,7 +127,7 @@ impl TxQueue for LiveTx {
                 _ => None,
             };
             if let Some(reason) = bad {
-                self.counters.dropped(reason, 1);
+                self.counters.dropped_packet(reason, packet);
                 continue;
             }
             if self.live.frames.len() >= self.burst || !self.live.frames.add(packet) {

@@ -126,13 +126,14 @@ impl TxQueue for SocketTx {
         if let Some(reason) = lost {
             let n = batch.len();
             self.counters.dropped(reason, n as u64);
+            batch.iter().for_each(|packet| self.counters.show_dropped(reason, packet));
             self.cache.free_bulk(batch);
             return n;
         }
         let n = self.fits(batch);
         for packet in batch.drain_front(n) {
             if let Err((reason, packet)) = self.submit(packet) {
-                self.counters.dropped(reason, 1);
+                self.counters.dropped_packet(reason, &packet);
                 self.cache.free(packet);
             }
         }
