@@ -154,6 +154,24 @@ pub enum Verdicts {
     Rules(FilterRules),
     /// Textual rules that are replaced while packets move. Their hits are those of
     /// [`LiveRules::rules`], and not in the summary.
+    ///
+    /// ```
+    /// use towpath::engine::filter::{FilterRules, LiveRules};
+    /// use towpath::{Forward, Opener, Role, Verdicts};
+    ///
+    /// let mut opener = Opener::new();
+    /// let from = opener.open(&"gen:".parse()?, Role::Ingress)?;
+    /// let to = opener.open(&"null:".parse()?, Role::Egress)?;
+    /// let (live, mut plan) = (LiveRules::default(), Forward::default());
+    /// plan.at_rx = Verdicts::Live(live.clone());
+    /// let running = plan.start(from, to)?;
+    /// live.replace(FilterRules::parse(["default drop"])?);
+    /// while running.meter().read().balance().dropped() == 0 {
+    ///     std::thread::yield_now();
+    /// }
+    /// assert_eq!(running.stop().reading.balance().in_flight(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     Live(LiveRules),
     /// A classifier for each route, made on the thread that starts it.
     Classifier(Arc<dyn Fn(PortSide) -> Box<dyn Classifier> + Send + Sync>),
