@@ -41,6 +41,7 @@ mod ast;
 mod compile;
 mod lex;
 mod list;
+mod live;
 mod names;
 mod parse;
 mod program;
@@ -50,6 +51,7 @@ mod tests;
 mod values;
 
 pub use list::{FilterRules, Hits};
+pub use live::LiveRules;
 pub use steering::steering_matches;
 
 use program::Program;

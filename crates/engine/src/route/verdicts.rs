@@ -16,6 +16,7 @@ pub(crate) fn classify_burst(
     link: LinkKind,
     verdicts: &mut [Verdict; Batch::<64>::CAPACITY],
 ) -> bool {
+    classifier.begin_burst();
     if classifier.constant() == Some(Verdict::Pass) {
         return false;
     }

@@ -27,6 +27,10 @@ pub trait Classifier: Send {
     /// every packet: must neither block nor allocate nor panic.
     fn classify(&mut self, packet: &Packet, found: &Dissected) -> Verdict;
 
+    /// Called before each burst: the place to take a new configuration.
+    #[inline]
+    fn begin_burst(&mut self) {}
+
     /// The verdict of all packets, if it is known without dissection.
     #[inline]
     fn constant(&self) -> Option<Verdict> {

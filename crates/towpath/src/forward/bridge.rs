@@ -232,7 +232,7 @@ impl Bridge {
     /// Packets pass or are dropped; the table decides where they go.
     fn check_verdicts(&self, verdicts: &Verdicts) -> Result<(), StartError> {
         use towpath_engine::rules::PortSide::{A, B};
-        let Verdicts::Rules(rules) = verdicts else { return Ok(()) };
+        let Some(rules) = verdicts.rules() else { return Ok(()) };
         rules.check(Layer::Ethernet.into(), 0)?;
         match rules.first_reflecting(A).or(rules.first_reflecting(B)) {
             Some(rule) => refuse("rule", rule, "a bridge finds the port by the address: its rules pass or drop"),

@@ -30,7 +30,7 @@ impl Forward {
     pub(super) fn check_rules(&self, layer: Layer) -> Result<(), StartError> {
         let link = LinkKind::from(layer);
         for verdicts in [&self.at_rx, &self.in_lane] {
-            let Verdicts::Rules(rules) = verdicts else { continue };
+            let Some(rules) = verdicts.rules() else { continue };
             rules.check(link, self.lanes.len() as u16)?;
             if self.directions == Directions::OneWay
                 && let Some(rule) = rules.first_reflecting(PortSide::A)
@@ -39,7 +39,7 @@ impl Forward {
                 return Err(StartError::Value { what: "rule", value: rule, rule: rule_text });
             }
         }
-        if let Verdicts::Rules(rules) = &self.in_lane
+        if let Some(rules) = self.in_lane.rules()
             && let Some(rule) = rules.first_naming_lane()
         {
             let rule_text = "in a lane a packet has its lane already: use the rule at rx".into();

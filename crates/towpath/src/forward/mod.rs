@@ -40,7 +40,7 @@ use ready::Work;
 use running::PortEnds;
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_engine::filter::{FilterRules, Hits};
+use towpath_engine::filter::{FilterRules, Hits, LiveRules};
 use towpath_engine::gro_stage::GroStageConfig;
 use towpath_engine::idle::Idle;
 use towpath_engine::lane::{LaneConfig, Steering};
@@ -154,6 +154,27 @@ pub enum Verdicts {
     Pass,
     /// Textual rules and expressions.
     Rules(FilterRules),
+    /// Textual rules that are replaced while packets move. Their hits are those of
+    /// [`LiveRules::rules`], and not in the summary.
+    ///
+    /// ```
+    /// use towpath::engine::filter::{FilterRules, LiveRules};
+    /// use towpath::{Forward, Opener, Role, Verdicts};
+    ///
+    /// let mut opener = Opener::new();
+    /// let from = opener.open(&"gen:".parse()?, Role::Ingress)?;
+    /// let to = opener.open(&"null:".parse()?, Role::Egress)?;
+    /// let (live, mut plan) = (LiveRules::default(), Forward::default());
+    /// plan.at_rx = Verdicts::Live(live.clone());
+    /// let running = plan.start(from, to)?;
+    /// live.replace(FilterRules::parse(["default drop"])?);
+    /// while running.meter().read().balance().dropped() == 0 {
+    ///     std::thread::yield_now();
+    /// }
+    /// assert_eq!(running.stop().reading.balance().in_flight(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    Live(LiveRules),
     /// A classifier for each route, made on the thread that starts it.
     Classifier(Arc<dyn Fn(PortSide) -> Box<dyn Classifier> + Send + Sync>),
 }
@@ -163,7 +184,17 @@ impl Verdicts {
         match self {
             Verdicts::Pass => None,
             Verdicts::Rules(rules) => Some(rules.classifier(layer.into())),
+            Verdicts::Live(rules) => Some(rules.classifier(layer.into())),
             Verdicts::Classifier(make) => Some(make(side)),
+        }
+    }
+
+    /// The rules that are to be checked.
+    fn rules(&self) -> Option<FilterRules> {
+        match self {
+            Verdicts::Rules(rules) => Some(rules.clone()),
+            Verdicts::Live(rules) => Some(rules.rules()),
+            Verdicts::Pass | Verdicts::Classifier(_) => None,
         }
     }
 
@@ -177,6 +208,7 @@ impl std::fmt::Debug for Verdicts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Verdicts::Pass => f.write_str("Pass"),
+            Verdicts::Live(rules) => f.debug_tuple("Live").field(rules).finish(),
             Verdicts::Rules(rules) => f.debug_tuple("Rules").field(rules).finish(),
             Verdicts::Classifier(_) => f.write_str("Classifier"),
         }
