@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `watch.rs` | the thread, its readers, resolution of neighbours |
 //! | `table.rs` | the snapshot: lookup, tunnels, VLANs |
-//! | `lpm.rs` | longest prefix match by a binary search |
+//! | `prefix.rs` | prefixes as ranges |
 //! | `source.rs` | the source address that the kernel would choose |
 //! | `kernel.rs` | messages of the kernel, bounded and parsed |
 //! | `contents.rs` | their contents: devices, addresses, routes, neighbours |
@@ -27,7 +27,7 @@
 
 mod contents;
 mod kernel;
-mod lpm;
+mod prefix;
 mod source;
 mod table;
 mod watch;
