@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::output::{outln, show};
 use crate::units::grouped;
-use crate::{bench, bind, control, kinds, probe, report, run};
+use crate::{bench, bind, bridge, control, kinds, probe, report, run};
 use clap::CommandFactory;
 use std::error::Error;
 use std::path::Path;
@@ -61,6 +61,8 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Gen(gen_) => generate(gen_),
         Command::Sink(sink) => drain(sink),
         Command::Echo(args) => echo(args),
+        Command::Bridge(args) => bridge::bridge(&args),
+        Command::Fdb(args) => bridge::fdb(&args),
         Command::Serve(args) => serve(args),
         Command::Record(record) => capture(record),
         Command::Replay(replay) => play(replay),
@@ -229,7 +231,8 @@ fn verdicts(texts: &[String]) -> Result<Verdicts, RuleError> {
     if texts.is_empty() { Ok(Verdicts::Pass) } else { FilterRules::parse(texts).map(Verdicts::Rules) }
 }
 
-fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, RuleError> {
+/// The options that all commands have.
+pub(crate) fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<Forward, RuleError> {
     let mut plan = Forward::default();
     plan.directions = directions;
     plan.workers = run.workers;

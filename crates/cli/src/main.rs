@@ -3,6 +3,7 @@
 //! ```text
 //!   args      the command line
 //!   commands  the ports and routes of each command
+//!   bridge    several ports joined by a learning bridge; the addresses that it knows
 //!   bind      binds a device to vfio-pci and restores its driver
 //!   kinds     the kinds of ports and their options: help, man pages, completion
 //!   probe     what a port can do;  findings: what its device lacks
@@ -11,6 +12,7 @@
 //!   run       start, watch, stop: common to all commands that move packets
 //!   sandbox   what of the sandbox is in force, for summary and probe
 //!   control   settings of the ports, changed while they run
+//!   json      the records of --json that are no measurements: start, error
 //!   live      the live view
 //!   summary   the tables at the end;  live view and summary as JSON
 //!   output    standard output, which may be full or without a reader
@@ -26,9 +28,11 @@
 mod args;
 mod bench;
 mod bind;
+mod bridge;
 mod commands;
 mod control;
 mod findings;
+mod json;
 mod kinds;
 mod live;
 mod measured;
@@ -46,15 +50,40 @@ use std::error::Error;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args = args::Args::parse();
-    match commands::dispatch(args) {
+    let result = match args::Args::try_parse() {
+        Ok(args) => commands::dispatch(args),
+        // Help and version.
+        Err(text) if !text.use_stderr() => print(&text.render()).map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Err(refused) => {
+            if is_for_machines() {
+                let _ = json::error(refused.to_string().trim_end(), 2);
+            }
+            refused.exit()
+        }
+    };
+    match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("towpath: {error}{}", remedy(&*error));
+            let text = format!("{error}{}", remedy(&*error));
+            eprintln!("towpath: {text}");
             // Packets may have been moved.
-            ExitCode::from(if error.is::<output::OutputError>() { 1 } else { 2 })
+            let code = if error.is::<output::OutputError>() { 1 } else { 2 };
+            if is_for_machines() {
+                // The error may be that of the output.
+                let _ = json::error(&text, code);
+            }
+            ExitCode::from(code)
         }
     }
+}
+
+fn print(text: &clap::builder::StyledStr) -> Result<(), output::OutputError> {
+    if console::colors_enabled() { output::show(text.ansi()) } else { output::show(text) }
+}
+
+/// Whether the command line asks for JSON; it may be one that can't be parsed.
+fn is_for_machines() -> bool {
+    std::env::args_os().any(|word| word == "--json")
 }
 
 /// What helps if the machine or a limit is the cause, unless the error has it.

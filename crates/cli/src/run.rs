@@ -2,6 +2,7 @@
 
 use crate::args::{Run, SandboxArg};
 use crate::control::{Listener, Service};
+use crate::json;
 use crate::live::Live;
 use crate::output::is_read;
 use crate::summary;
@@ -41,12 +42,17 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
     for missing in enforced.missing() {
         eprintln!("note: sandbox: {missing}");
     }
-    let mut live = Live::new(args, running.meter());
     let mut output = Ok(true);
+    if args.json {
+        output =
+            is_read(json::start(running.observer(), enforced.missing().iter().map(|part| part.to_string()).collect()));
+    }
+    let mut live = Live::new(args, running.meter());
     let started = Instant::now();
     let mut next = started + args.interval;
     loop {
-        if asked.load(Ordering::Relaxed) || running.is_finished() {
+        // The output may be full, or have no reader any more.
+        if asked.load(Ordering::Relaxed) || running.is_finished() || !matches!(output, Ok(true)) {
             break;
         }
         let now = Instant::now();
@@ -56,10 +62,6 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
         }
         if now >= next {
             output = is_read(live.update(&running.meter().read(), running.port_controls()));
-            if !matches!(output, Ok(true)) {
-                // The output is full, or has no reader any more.
-                break;
-            }
             next += args.interval;
         }
         std::thread::sleep(POLL_INTERVAL.min(left));

@@ -1,11 +1,14 @@
 //! The summary: tables for people, one object for machines, and the balance in both.
 
+use crate::json::time;
 use crate::measured::{Check, Measured, Rate};
 use crate::sandbox::{self, Sandbox};
 use crate::units::{grouped, si};
+use console::{StyledObject, style};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use towpath::engine::bridge::fdb::FdbStats;
 use towpath::engine::report::{Balance, Drops, GroReading, PortReading, Reading};
 use towpath::packet::port::Usage;
 use towpath::packet::{Missed, Snapshot};
@@ -24,6 +27,7 @@ const MAX_USER_LINES: usize = 8;
 pub(crate) enum Line<'a> {
     /// While it runs: totals, and rates since the last line.
     Live {
+        time: f64,
         seconds: f64,
         ports: Vec<Port<'a>>,
         gro: Gro,
@@ -33,6 +37,7 @@ pub(crate) enum Line<'a> {
     },
     /// At the end: totals, mean rates, the balance.
     Summary {
+        time: f64,
         seconds: f64,
         ports: Vec<Port<'a>>,
         gro: Gro,
@@ -52,6 +57,8 @@ pub(crate) enum Line<'a> {
         rules: Vec<RuleHits<'a>>,
         gone: Vec<String>,
         failed: &'a [String],
+        /// What a bridge did with addresses; none without a bridge.
+        fdb: Option<Addresses>,
         /// Everything that failed: the reasons of exit code 1.
         failures: Vec<String>,
         sandbox: Box<Sandbox<'a>>,
@@ -134,6 +141,24 @@ fn usage_lines(usage: &[(String, Usage)]) -> Vec<String> {
     usage.chunk_by(|(port, a), (other, b)| port == other && a.user == b.user).map(line).collect()
 }
 
+/// What a bridge did with addresses.
+#[derive(Serialize)]
+pub(crate) struct Addresses {
+    entries: u64,
+    learned: u64,
+    moved: u64,
+    refused: u64,
+    aged: u64,
+    flushed: u64,
+}
+
+impl Addresses {
+    fn new(stats: &FdbStats) -> Addresses {
+        let FdbStats { entries, learned, moved, refused, aged, flushed, .. } = *stats;
+        Addresses { entries, learned, moved, refused, aged, flushed }
+    }
+}
+
 /// Port, event, count.
 pub(crate) type Happened = (String, &'static str, u64);
 
@@ -170,6 +195,8 @@ pub(crate) struct Port<'a> {
     name: &'a str,
     rx: Flow,
     tx: Flow,
+    /// Between the queues: behind its receive queue, and in front of its transmit queue.
+    drops: Vec<Drops>,
 }
 
 /// One direction of a port.
@@ -211,9 +238,13 @@ impl Flow {
                 .missed()
                 .map(|(place, packets)| MissedAt { place: place.name(), packets, remedy: place.remedy() })
                 .collect(),
-            drops: total.drops().map(|(reason, packets)| Drops { reason: reason.name(), packets }).collect(),
+            drops: named(total),
         }
     }
+}
+
+fn named(counters: &Snapshot) -> Vec<Drops> {
+    counters.drops().map(|(reason, packets)| Drops { reason: reason.name(), packets }).collect()
 }
 
 fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
@@ -222,6 +253,7 @@ fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
         name: &total.name,
         rx: Flow::new(&total.rx, &step.rx, seconds),
         tx: Flow::new(&total.tx, &step.tx, seconds),
+        drops: named(&total.routes),
     };
     total.ports.iter().zip(&step.ports).map(port).collect()
 }
@@ -229,6 +261,7 @@ fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
 impl<'a> Line<'a> {
     pub(crate) fn live(total: &'a Reading, step: &Reading, events: &'a [Happened], measured: &'a Measured) -> Line<'a> {
         Line::Live {
+            time: time(),
             seconds: total.elapsed.as_secs_f64(),
             ports: ports(total, step),
             gro: Gro::new(&total.gro),
@@ -243,6 +276,7 @@ impl<'a> Line<'a> {
         let (balance, failures) = (reading.balance(), summary.failures());
         let gone = failures.iter().filter(|failure| matches!(failure, Failure::Gone { .. }));
         Line::Summary {
+            time: time(),
             seconds: reading.elapsed.as_secs_f64(),
             ports: ports(reading, reading),
             gro: Gro::new(&reading.gro),
@@ -261,6 +295,7 @@ impl<'a> Line<'a> {
             rules: RuleHits::of(summary),
             gone: gone.map(Failure::to_string).collect(),
             failed: &summary.failed,
+            fdb: summary.fdb.as_ref().map(Addresses::new),
             failures: failures.iter().map(Failure::to_string).collect(),
             sandbox: Box::new(Sandbox::new(enforced)),
         }
@@ -272,6 +307,12 @@ pub(crate) fn json(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, &Line::summary(summary, &Measured::of(summary), enforced))?;
     writeln!(out)
+}
+
+/// A number of lost packets, which stands out on a terminal.
+fn lost(packets: u64) -> StyledObject<String> {
+    let text = style(format!("{:>9}", grouped(packets)));
+    if packets > 0 { text.yellow() } else { text }
 }
 
 /// The summary for people, on standard output.
@@ -286,16 +327,31 @@ pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
             let name = if side == "rx" { port.name.as_str() } else { "" };
             let pps = format!("{}pps", si(flow.packets as f64 / seconds));
             let bps = format!("{}b/s", si(flow.bytes as f64 * 8.0 / seconds));
-            let (packets, drops, missed) =
-                (grouped(flow.packets), grouped(flow.all_drops()), grouped(flow.all_missed()));
-            writeln!(out, "{name:width$}  {side}  {packets:>17} {pps:>11} {bps:>11} {drops:>9} {missed:>9}")?;
+            let packets = grouped(flow.packets);
+            let [drops, missed] = [flow.all_drops(), flow.all_missed()].map(lost);
+            writeln!(out, "{name:width$}  {side}  {packets:>17} {pps:>11} {bps:>11} {drops} {missed}")?;
         }
     }
     print_gro(&mut out, &reading.gro)?;
     for lost in missed(reading) {
-        writeln!(out, "missed   {}", loss(lost))?;
+        writeln!(out, "{}   {}", style("missed").yellow(), loss(lost))?;
     }
     print_balance(&mut out, &reading.balance())?;
+    if let Some(fdb) = &summary.fdb {
+        write!(out, "fdb      {} addresses; {} learned", grouped(fdb.entries), grouped(fdb.learned))?;
+        let others = [(fdb.moved, "moved"), (fdb.aged, "aged"), (fdb.flushed, "flushed"), (fdb.refused, "refused")];
+        for (n, what) in others.into_iter().filter(|(n, _)| *n > 0) {
+            write!(out, ", {} {what}", grouped(n))?;
+        }
+        writeln!(out)?;
+        for port in &reading.ports {
+            let drops: Vec<_> =
+                port.routes.drops().map(|(reason, n)| format!("{} {}", grouped(n), reason.name())).collect();
+            if !drops.is_empty() {
+                writeln!(out, "drops    {}: {}", port.name, drops.join(", "))?;
+            }
+        }
+    }
     if let (copies @ 1.., bytes) = reading.copied() {
         writeln!(out, "copied   {} packets, {}B, on their way to egresses", grouped(copies), si(bytes as f64))?;
     }
@@ -344,11 +400,11 @@ pub(crate) fn print(summary: &Summary, enforced: &Enforced) -> io::Result<()> {
     }
     for failure in summary.failures() {
         match failure {
-            Failure::Gone { .. } => writeln!(out, "gone     {failure}")?,
-            Failure::Down { .. } => writeln!(out, "down     {failure}")?,
+            Failure::Gone { .. } => writeln!(out, "{}     {failure}", style("gone").red())?,
+            Failure::Down { .. } => writeln!(out, "{}     {failure}", style("down").red())?,
             // The lines above have them.
             Failure::Unaccounted(_) | Failure::NotReturned { .. } => {}
-            _ => writeln!(out, "FAILED   {failure}")?,
+            _ => writeln!(out, "{}   {failure}", style("FAILED").red())?,
         }
     }
     Ok(())
@@ -380,12 +436,15 @@ fn print_balance(out: &mut impl Write, balance: &Balance) -> io::Result<()> {
     if balance.split > 0 {
         left += &format!(" + {} split", grouped(balance.split));
     }
+    if balance.flooded > 0 {
+        left += &format!(" + {} flooded", grouped(balance.flooded));
+    }
     let mut right = format!("{} out", grouped(balance.sent));
     if balance.merged > 0 {
         right += &format!(" + {} merged", grouped(balance.merged));
     }
     for drops in &balance.drops {
-        right += &format!(" + {} {}", grouped(drops.packets), drops.reason);
+        right += &format!(" + {}", style(format!("{} {}", grouped(drops.packets), drops.reason)).yellow());
     }
     match balance.in_flight() {
         0 => writeln!(out, "\nbalance  {left} = {right}"),

@@ -209,7 +209,7 @@ fn a_recording_with_a_filter_has_what_matches_and_counts_the_rest() {
     let done = run(&["record", "gen:flows=4,count=400", &file, "--filter", filter, "--json"]).code(0);
     let summary: Summary = match serde_json::from_str(done.stdout.lines().last().unwrap()).unwrap() {
         Line::Summary(summary) => *summary,
-        Line::Live(live) => panic!("{live:#?}"),
+        other => panic!("{other:#?}"),
     };
     assert_eq!(summary.is_balanced().dropped("filtered"), 200);
     let hits: Vec<_> = summary.rules.iter().map(|hits| (hits.rule.as_str(), hits.packets)).collect();
@@ -248,7 +248,7 @@ fn a_capture_whose_last_write_fails_is_code_1_with_the_file_and_the_reason() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let summary: Summary = match serde_json::from_str(stdout.lines().last().unwrap()).unwrap() {
             Line::Summary(summary) => *summary,
-            Line::Live(live) => panic!("{live:#?}"),
+            other => panic!("{other:#?}"),
         };
         assert_eq!(summary.is_balanced().dropped("refused"), 40);
         let [line, none] = &summary.failures[..] else { panic!("{summary:#?}") };

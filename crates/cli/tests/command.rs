@@ -26,11 +26,64 @@ fn every_line_of_json_parses_and_the_last_is_an_exact_summary() {
     let finished = run(&[&args[..], &["--interval", "100ms", "--json"]].concat()).code(0);
     let lines = json_lines(&finished);
     let live = lines.iter().filter(|line| matches!(line, Line::Live(_))).count();
-    assert!(live >= 1 && live + 1 == lines.len(), "{finished:#?}");
+    assert!(live >= 1 && live + 2 == lines.len() && matches!(lines[0], Line::Start(_)), "{finished:#?}");
     let summary = finished.summary();
     let (made, taken) = (summary.port("gen").rx.packets, summary.port("null").tx.packets);
     assert!(made > 0 && made == taken && summary.balance.received == made, "{summary:#?}");
     summary.is_clean();
+}
+
+/// The names of all keys of a document, but for those that are data: the reasons of `flushed`.
+fn keys(document: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
+    match document {
+        serde_json::Value::Object(object) => {
+            for (key, value) in object {
+                found.insert(key.clone());
+                if key != "flushed" {
+                    keys(value, found);
+                }
+            }
+        }
+        serde_json::Value::Array(all) => all.iter().for_each(|one| keys(one, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_key_of_json_is_documented() {
+    let page = include_str!("../../../docs/json.md");
+    let mut found = std::collections::BTreeSet::new();
+    let lines = |args: &[&str], code| run(args).code(code).stdout;
+    let mut text = lines(&["gen", "null:", "--rate", "1k", "--duration", "300ms", "--interval", "50ms", "--json"], 0);
+    text += &lines(
+        &["fwd", "fault:drop=50%@gen:count=99,proto=tcp", "gen:verify=on", "--oneway", "--rule", "drop udp", "--json"],
+        0,
+    );
+    text += &lines(&["gen", "nul:", "--json"], 2);
+    let records: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    records.iter().for_each(|record| keys(record, &mut found));
+    for kind in ["start", "live", "summary", "error"] {
+        assert!(records.iter().any(|record| record["type"] == kind), "{text}");
+        assert!(page.contains(&format!("`{kind}`")), "{kind}");
+    }
+    let unknown: Vec<_> = found.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
+    assert!(unknown.is_empty(), "not in docs/json.md: {unknown:?}");
+}
+
+#[test]
+fn an_error_comes_as_json_too_with_the_exit_code() {
+    for (args, part) in [
+        (&["fwd", "tap:a", "tap:b", "--workers", "x", "--json"][..], "--workers"),
+        (&["gen", "nul:", "--json"], "null"),
+        (&["probe", "nosuch:", "--json"], "nosuch"),
+    ] {
+        let refused = run(args).code(2);
+        let record: serde_json::Value = serde_json::from_str(refused.stdout.lines().last().unwrap()).unwrap();
+        assert_eq!((&record["type"], &record["exit_code"]), (&"error".into(), &2.into()), "{refused:#?}");
+        let text = record["error"].as_str().unwrap();
+        assert!(text.contains(part) && refused.stderr.contains(text), "{refused:#?}");
+    }
+    assert!(run(&["gen", "--help", "--json"]).code(0).stdout.contains("Usage: towpath gen"));
 }
 
 #[test]
@@ -253,6 +306,7 @@ fn bash_completes_ports_behind_the_breaks_of_its_words() {
 fn an_output_that_is_full_is_an_error_of_code_1() {
     for args in [
         &["rules"][..],
+        &["--help"],
         &["help", "tap"],
         &["probe", "null:", "--json"],
         &["completions", "bash"],

@@ -1,6 +1,7 @@
 //! The handshake, from the application's side: whatever the application then does with memory and
 //! rings.
 
+use crate::connection::Connection;
 use crate::error::{Error, os};
 use crate::protocol::{Answer, Hello, Welcome};
 use std::io;
@@ -18,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Session {
     /// The session lasts as long as this connection.
-    pub connection: OwnedFd,
+    pub connection: Connection,
     /// The memfd that the rings lie in.
     pub rings: OwnedFd,
     /// Wakes the datapath: an eventfd, or the socket of [`Hello::one_descriptor`].
@@ -57,7 +58,7 @@ impl Session {
         let Ok([rings, kick]) = <[OwnedFd; 2]>::try_from(got.fds) else {
             return Err(Error::Broken("a welcome without its descriptors"));
         };
-        Ok(Session { connection, rings, kick, welcome })
+        Ok(Session { connection: Connection::new(connection), rings, kick, welcome })
     }
 }
 

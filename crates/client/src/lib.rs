@@ -47,6 +47,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
+mod connection;
 mod error;
 mod frame;
 mod handshake;
@@ -57,6 +58,7 @@ mod request;
 mod socket;
 mod umem;
 
+pub use connection::Connection;
 pub use error::Error;
 pub use frame::Frame;
 pub use handshake::Session;

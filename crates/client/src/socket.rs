@@ -1,5 +1,6 @@
 //! A session as a program uses it: rings, and the holder of each chunk.
 
+use crate::connection::Connection;
 use crate::error::{Error, os};
 use crate::frame::Frame;
 use crate::handshake::Session;
@@ -8,7 +9,7 @@ use crate::packets::{Partial, Rules};
 use crate::protocol::{HEADER, Hello, Sizes, Statistic, Statistics, Welcome};
 use crate::umem::Umem;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 use towpath_packet::UntrustedMem;
@@ -91,7 +92,7 @@ config! {
 /// [`arm`](Socket::arm): `examples/async_echo.rs` waits so.
 #[derive(Debug)]
 pub struct Socket {
-    connection: OwnedFd,
+    connection: Connection,
     kick: EventFd,
     rx: Consumer<Mapped<Desc>>,
     tx: Producer<Mapped<Desc>>,

@@ -4,8 +4,11 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`worker`] | threads that run routes, sleep when idle, and stop in bounded time |
+//! | [`worker`] | threads that run routes and hubs, sleep when idle, and stop in bounded time |
 //! | [`route`] | one direction: a receive queue, a transmit queue, and the stages between them |
+//! | [`hub`] | several ports joined at one place: each receives, and sends what a switch decides |
+//! | [`bridge`] | a learning bridge: the switch of a hub |
+//! | `egress` | the sending half of both: software offload, layout, refusals |
 //! | [`lane`] | threads that process the packets of their flows, from every receiving worker |
 //! | [`rules`] | verdicts by textual rules or by a closure |
 //! | [`gro_stage`] | GRO: consecutive packets of a flow are merged |
@@ -19,9 +22,12 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
 
+pub mod bridge;
 mod core_sharing;
+mod egress;
 pub mod filter;
 pub mod gro_stage;
+pub mod hub;
 pub mod idle;
 pub mod lane;
 pub mod linearize;

@@ -1,29 +1,54 @@
 //! The counters of ports, routes and pools: for the live view, the summary, and machines.
 //!
 //! ```text
-//!   received + split  =  sent + merged + drops (each by name)   the balance
+//!   received + split + flooded  =  sent + merged + drops (each by name)   the balance
 //!   buffers allocated =  buffers freed                          once everything has stopped
 //!   pages taken       =  pages returned                         the same for applications' memory
 //! ```
 
 use serde::Serialize;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
-use towpath_packet::port::Edge;
+use towpath_packet::port::{Edge, RxMemory};
 use towpath_packet::{Counters, DropReason, ExtBufGauge, Pool, Snapshot};
 
-/// All counters; they can be read at any time, from any thread.
+/// All counters; they can be read at any time, from any thread. A clone reads the same counters.
 #[derive(Debug, Clone)]
 pub struct Meter {
-    ports: Vec<PortMeter>,
-    gro: Vec<Arc<GroCounters>>,
+    members: Arc<RwLock<Members>>,
     pool: Pool,
+    started: Instant,
+}
+
+/// What a meter reads; ports can be [attached](Meter::attach).
+#[derive(Debug, Default)]
+struct Members {
+    ports: Vec<Row>,
+    gro: Vec<Arc<GroCounters>>,
     own_pools: Vec<Pool>,
     ext_buf_gauges: Vec<Arc<ExtBufGauge>>,
-    started: Instant,
+}
+
+/// A port, and what earlier ports of its name counted.
+#[derive(Debug)]
+struct Row {
+    port: PortMeter,
+    earlier: Option<PortReading>,
+}
+
+impl Row {
+    fn read(&self) -> PortReading {
+        let reading = self.port.read();
+        self.earlier.as_ref().map_or(reading.clone(), |earlier| PortReading {
+            rx: reading.rx.plus(&earlier.rx),
+            tx: reading.tx.plus(&earlier.tx),
+            routes: reading.routes.plus(&earlier.routes),
+            name: reading.name,
+        })
+    }
 }
 
 /// The counters of one port's queues.
@@ -61,55 +86,74 @@ impl PortMeter {
 impl Meter {
     /// A meter; its clock starts now.
     pub fn new(ports: Vec<PortMeter>, pool: Pool) -> Meter {
-        Meter {
-            ports,
-            gro: Vec::new(),
-            pool,
-            own_pools: Vec::new(),
-            ext_buf_gauges: Vec::new(),
-            started: Instant::now(),
-        }
+        let ports = ports.into_iter().map(|port| Row { port, earlier: None }).collect();
+        let members = Members { ports, ..Members::default() };
+        Meter { members: Arc::new(RwLock::new(members)), pool, started: Instant::now() }
+    }
+
+    fn with<X>(&self, f: impl FnOnce(&Members) -> X) -> X {
+        f(&self.members.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change(&self, f: impl FnOnce(&mut Members)) {
+        f(&mut self.members.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Adds the counters of GRO stages.
     #[must_use]
-    pub fn with_gro(mut self, gro: Vec<Arc<GroCounters>>) -> Meter {
-        self.gro = gro;
+    pub fn with_gro(self, gro: Vec<Arc<GroCounters>>) -> Meter {
+        self.change(|members| members.gro = gro);
         self
     }
 
     /// Reads everything: memory, and a few system calls for each port with an [`Edge`].
     pub fn read(&self) -> Reading {
-        Reading {
+        self.with(|members| Reading {
             elapsed: self.started.elapsed(),
-            ports: self.ports.iter().map(PortMeter::read).collect(),
-            gro: self.gro.iter().fold(GroReading::default(), |sum, engine| sum.plus(engine.read())),
-        }
+            ports: members.ports.iter().map(Row::read).collect(),
+            gro: members.gro.iter().fold(GroReading::default(), |sum, engine| sum.plus(engine.read())),
+        })
+    }
+
+    /// Adds a port that was attached, the counters of its GRO stages, and the memory behind its
+    /// queues. It continues the line of an earlier port of the same name.
+    pub fn attach(&self, port: PortMeter, gro: Vec<Arc<GroCounters>>, memory: Vec<RxMemory>) {
+        self.change(|members| {
+            match members.ports.iter_mut().find(|row| row.port.name == port.name) {
+                Some(row) => *row = Row { earlier: Some(row.read()), port },
+                None => members.ports.push(Row { port, earlier: None }),
+            }
+            members.gro.extend(gro);
+            for memory in memory {
+                members.own_pools.extend(memory.pool);
+                members.ext_buf_gauges.extend(memory.ext_bufs);
+            }
+        });
     }
 
     /// Adds the pools that belong to ports.
     #[must_use]
-    pub fn with_pools(mut self, pools: Vec<Pool>) -> Meter {
-        self.own_pools = pools;
+    pub fn with_pools(self, pools: Vec<Pool>) -> Meter {
+        self.change(|members| members.own_pools = pools);
         self
     }
 
     /// Adds the gauges of applications' memory.
     #[must_use]
-    pub fn with_ext_buf_gauges(mut self, gauges: Vec<Arc<ExtBufGauge>>) -> Meter {
-        self.ext_buf_gauges = gauges;
+    pub fn with_ext_buf_gauges(self, gauges: Vec<Arc<ExtBufGauge>>) -> Meter {
+        self.change(|members| members.ext_buf_gauges = gauges);
         self
     }
 
     /// Pages of applications' memory that were taken into packets.
     pub fn pages(&self) -> u64 {
-        self.ext_buf_gauges.iter().map(|gauge| gauge.attached()).sum()
+        self.with(|members| members.ext_buf_gauges.iter().map(|gauge| gauge.attached()).sum())
     }
 
     /// Pages of applications' memory that are not returned. Exact only once every worker has
     /// stopped.
     pub fn pages_away(&self) -> u64 {
-        self.ext_buf_gauges.iter().map(|gauge| gauge.in_use()).sum()
+        self.with(|members| members.ext_buf_gauges.iter().map(|gauge| gauge.in_use()).sum())
     }
 
     /// Chunks of all pools that are not free. Exact only once every worker has stopped.
@@ -118,7 +162,7 @@ impl Meter {
             let stats = pool.stats();
             stats.capacity - stats.free
         };
-        away(&self.pool) + self.own_pools.iter().map(away).sum::<usize>()
+        away(&self.pool) + self.with(|members| members.own_pools.iter().map(away).sum::<usize>())
     }
 
     /// Times that the pool had fewer free buffers than requested.
@@ -212,6 +256,7 @@ impl Reading {
             // A packet that a receive queue drops was received, although the route never gets it.
             received: rx.packets + rx.all_drops(),
             split: all.split,
+            flooded: all.flooded,
             sent: tx.packets,
             merged: all.merged,
             drops: all.drops().map(|(reason, n)| Drops { reason: reason.name(), packets: n }).collect(),
@@ -295,6 +340,8 @@ pub struct Balance {
     pub received: u64,
     /// Packets that segmentation added.
     pub split: u64,
+    /// Packets that copying for several egresses added.
+    pub flooded: u64,
     /// Packets that ports sent, delivered or consumed.
     pub sent: u64,
     /// Packets that were merged into others.
@@ -320,7 +367,7 @@ impl Balance {
 
     /// Packets under way: 0 once everything has stopped. A negative value means duplicated packets.
     pub fn in_flight(&self) -> i64 {
-        (self.received + self.split).wrapping_sub(self.sent + self.merged + self.dropped()) as i64
+        (self.received + self.split + self.flooded).wrapping_sub(self.sent + self.merged + self.dropped()) as i64
     }
 }
 

@@ -48,12 +48,24 @@ reasons! {
     PortGone = "port-gone",
     /// A rule drops it.
     Filtered = "filtered",
+    /// No rule of an application takes it.
+    Unclaimed = "unclaimed",
     /// The lane of its flow had no room.
     LaneFull = "lane-full",
     /// Still held when the time for draining ended.
     Stopped = "stopped",
     /// A requested fault, see the `fault` port.
     Fault = "fault",
+    /// Flooded faster than the limit of its ingress allows.
+    Storm = "storm",
+    /// Addressed to a group that no bridge forwards: link aggregation, pause, port access.
+    Reserved = "reserved",
+    /// Its destination is behind the port that it came from.
+    SamePort = "same-port",
+    /// No other port may have it.
+    NoEgress = "no-egress",
+    /// The ingress or the egress is no member of its VLAN.
+    Vlan = "vlan",
 }
 
 const REASONS: usize = DropReason::ALL.len();
@@ -128,6 +140,7 @@ pub struct Counters {
     errors: AtomicU64,
     split: AtomicU64,
     merged: AtomicU64,
+    flooded: AtomicU64,
     copied: AtomicU64,
     copied_bytes: AtomicU64,
     drops: [AtomicU64; REASONS],
@@ -184,6 +197,12 @@ impl Counters {
         add(&self.merged, n);
     }
 
+    /// `n` copies were made, for further egresses.
+    #[inline]
+    pub fn flooded(&self, n: u64) {
+        add(&self.flooded, n);
+    }
+
     /// `packets` were copied because they could not be passed on in place, `bytes` of them.
     #[inline]
     pub fn copied(&self, packets: u64, bytes: u64) {
@@ -208,6 +227,7 @@ impl Counters {
             errors: get(&self.errors),
             split: get(&self.split),
             merged: get(&self.merged),
+            flooded: get(&self.flooded),
             copied: get(&self.copied),
             copied_bytes: get(&self.copied_bytes),
             drops: std::array::from_fn(|i| get(&self.drops[i])),
@@ -233,6 +253,8 @@ pub struct Snapshot {
     pub split: u64,
     /// Packets that became part of others.
     pub merged: u64,
+    /// Packets that copying for several egresses added: copies − 1 for each packet.
+    pub flooded: u64,
     /// Packets that could not be handed on as they lay.
     pub copied: u64,
     /// Bytes of them that were copied.
@@ -293,6 +315,7 @@ impl Snapshot {
             errors: f(self.errors, other.errors),
             split: f(self.split, other.split),
             merged: f(self.merged, other.merged),
+            flooded: f(self.flooded, other.flooded),
             copied: f(self.copied, other.copied),
             copied_bytes: f(self.copied_bytes, other.copied_bytes),
             drops: std::array::from_fn(|i| f(self.drops[i], other.drops[i])),

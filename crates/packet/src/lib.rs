@@ -77,7 +77,7 @@ pub use indirect::{IndirectPool, SharedBuf};
 pub use notify::Notifier;
 pub use offload::{Checksum, Gso, GsoKind, Offloads, Vlan};
 pub use owned::BadLength;
-pub use packet::{Chunks, MAX_CHUNKS, MAX_FRAGS, NoRoom, Packet};
+pub use packet::{Chunks, MAX_CHUNKS, MAX_FRAGS, NoRoom, Packet, prefetch_line};
 pub use pool::{Cache, Direction, Floors, Pool, PoolConfig, PoolError, PoolStats};
 pub use region::{Backing, Region, RegionError, RegionHandle, WeakRegionHandle};
 pub use take_cell::TakeCell;

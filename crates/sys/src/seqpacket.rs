@@ -66,6 +66,14 @@ pub fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Res
     rights::send::<CONTROL>(to, bytes, fds, 0).map(drop)
 }
 
+/// Sends one record if there is room for it now. It never raises `SIGPIPE`.
+///
+/// # Errors
+/// The error of `sendmsg(2)`; `WouldBlock` without room.
+pub fn try_send(to: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    rights::send::<CONTROL>(to, bytes, &[], libc::MSG_DONTWAIT).map(drop)
+}
+
 /// Receives one record.
 ///
 /// # Errors

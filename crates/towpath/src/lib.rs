@@ -7,6 +7,7 @@
 //! | [`Opener`], [`AnyPort`] | a port of any kind by its URI |
 //! | [`e1000e`], [`virtio`], [`cpsw`] | configurations of the drivers from URIs |
 //! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
+//! | [`Bridge`], [`BridgePort`], [`BridgeControl`] | several ports joined by a learning bridge |
 //! | [`Observer`] | their counters, settings and rules, from any thread |
 //! | [`engine`] | workers, routes, lanes, rules, GRO stage, software offload |
 //! | [`ports`] | kernel-backed ports, application sockets, captures, generators |
@@ -27,7 +28,8 @@ pub mod virtio;
 
 pub use any::{AnyPort, AnyRx, AnyTx, KINDS, Opener, Role};
 pub use forward::{
-    Directions, Failure, Forward, Gso, Observer, PortControls, Ready, Running, StartError, Summary, Verdicts,
+    Bridge, BridgeControl, BridgePort, BridgePortReading, Directions, Failure, FdbEntry, Forward, Gso, Observer,
+    PortControls, Ready, Running, StartError, Summary, Verdicts,
 };
 pub use towpath_bus as bus;
 pub use towpath_engine as engine;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::{Arc, Once};
 use towpath_client::protocol::Rings;
-use towpath_client::{Session, Sizes};
+use towpath_client::{Connection, Session, Sizes};
 use towpath_sys::membarrier;
 
 /// `struct xsk_socket`.
@@ -27,7 +27,7 @@ pub struct Socket {
     _options: OptionsEntry,
     _poll: PollEntry,
     /// The session lasts as long as this connection.
-    _connection: OwnedFd,
+    _connection: Connection,
     /// The descriptor by which the program waits and kicks.
     poll_fd: OwnedFd,
     /// The datapath's path, and the number of the session there.

@@ -5,14 +5,17 @@
 //! | `mod` | commands and their ports |
 //! | `run` | options of commands that move packets |
 //! | `bench` | options of `bench` |
+//! | `bridge` | options of `bridge` and `fdb` |
 
 mod bench;
+mod bridge;
 mod run;
 
 pub(crate) use bench::{
     BatchTable, Bench, BenchBatch, BenchCopybreak, BenchCpumap, BenchGro, BenchKind, BenchLatency, BenchVm, BenchXsk,
     CpumapTable, Read, Ring,
 };
+pub(crate) use bridge::{Bridge, Fdb, Of};
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 
 use crate::control::request::Value;
@@ -36,6 +39,13 @@ const ECHO_EXAMPLES: &str = "\
 Examples:
   towpath echo xdp:eth1 --idle spin --cores 1          frames with their addresses swapped, as DPDK's macswap and xdpsock's l2fwd do
   towpath echo 'tun:tn0?addr=10.0.0.1/24'              IP packets with addresses and ports swapped: every UDP port answers";
+
+const BRIDGE_EXAMPLES: &str = "\
+Examples:
+  towpath bridge tap:a tap:b tap:c                            a switch with three interfaces (root)
+  towpath bridge packet:eth1 tap:vm0 tap:vm1 --storm 1000     at most 1000 broadcasts per second from each port
+  towpath bridge tap:a tap:b xdp:eth1 --access tap:a=10 --access tap:b=20 --trunk xdp:eth1=10+20
+  towpath bridge tap:a tap:b tap:c --control /run/towpath.sock      and then: towpath fdb --control /run/towpath.sock";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -69,6 +79,12 @@ pub(crate) enum Command {
     /// addresses and ports
     #[command(after_help = ECHO_EXAMPLES, after_long_help = format!("{ECHO_EXAMPLES}\n\n{}", list()))]
     Echo(Echo),
+    /// Join ports by a learning bridge: frames go to the port that their address is behind
+    #[command(after_help = BRIDGE_EXAMPLES, after_long_help = format!("{BRIDGE_EXAMPLES}\n\n{}", list()))]
+    Bridge(Bridge),
+    /// Show the addresses that a running bridge knows (see --control of 'bridge')
+    #[command(after_help = "Example:\n  towpath fdb --control /run/towpath.sock --flush tap:a")]
+    Fdb(Fdb),
     /// Let applications send and receive through a port: 'fwd sock:PATH PORT'
     #[command(after_help = SERVE_EXAMPLES, after_long_help = format!("{SERVE_EXAMPLES}\n\n{}", list()))]
     Serve(Serve),

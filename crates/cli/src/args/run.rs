@@ -44,13 +44,13 @@ pub(crate) struct Run {
     #[arg(long, value_name = "CORES", value_delimiter = ',', help_heading = "Lanes")]
     pub(crate) lanes: Vec<Cores>,
     /// How a packet gets to its lane: flow, rss, rss:KEY (40 bytes in hex), lane:N, round-robin (which breaks the order of flows)
-    #[arg(long, value_name = "HOW", value_parser = steering, default_value = "flow", help_heading = "Lanes")]
+    #[arg(long, value_name = "HOW", value_parser = steering, default_value = "flow", requires = "lanes", help_heading = "Lanes")]
     pub(crate) steer: Steering,
     /// What happens to packets whose lane has no room
-    #[arg(long, value_enum, default_value_t = FullArg::Hold, help_heading = "Lanes")]
+    #[arg(long, value_enum, default_value_t = FullArg::Hold, requires = "lanes", help_heading = "Lanes")]
     pub(crate) lane_full: FullArg,
     /// Packets that wait between a worker and a lane
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536), help_heading = "Lanes")]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=65536), requires = "lanes", help_heading = "Lanes")]
     pub(crate) lane_ring: u32,
     /// Move flows from busy to idle lanes while running
     #[arg(long, requires = "lanes", help_heading = "Lanes")]

@@ -48,7 +48,8 @@ pub(crate) struct Service {
 impl Service {
     /// The service of a command that runs one thing from its start to its end.
     pub(crate) fn of(observer: &Observer) -> Service {
-        let one = vec![("fwd".to_owned(), observer.clone())];
+        let name = if observer.bridge().is_some() { "bridge" } else { "fwd" };
+        let one = vec![(name.to_owned(), observer.clone())];
         Service { observers: Arc::new(move || one.clone()) }
     }
 
@@ -196,7 +197,7 @@ impl Write for Until<'_> {
 }
 
 /// Sends a request to the `towpath` that listens at `path`; returns the line of its answer.
-fn ask(path: &Path, request: &Request) -> Result<String, Box<dyn Error>> {
+pub(crate) fn ask(path: &Path, request: &Request) -> Result<String, Box<dyn Error>> {
     let (at, end) = (path.display(), Instant::now() + TIMEOUT);
     let slow = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("--control {at}: no answer in {TIMEOUT:?}"),
@@ -219,6 +220,7 @@ pub(crate) fn set(args: &Set) -> Result<ExitCode, Box<dyn Error>> {
     let lines = match serde_json::from_str(&line)? {
         Answer::Settings(lines) => lines,
         Answer::Error(error) => return Err(error.into()),
+        Answer::Fdb(_) => return Err("an answer to another request".into()),
     };
     if args.json {
         outln!("{}", serde_json::to_string(&lines)?)?;

@@ -35,7 +35,7 @@ complete -F _towpath_words -o bashdefault -o default towpath
 "#;
 
 /// Commands whose words are ports.
-const WITH_PORTS: [&str; 9] = ["fwd", "gen", "sink", "echo", "serve", "record", "replay", "probe", "report"];
+const WITH_PORTS: [&str; 10] = ["fwd", "bridge", "gen", "sink", "echo", "serve", "record", "replay", "probe", "report"];
 
 /// What a word of a command may become, the whole word each.
 pub(crate) fn complete(command: &str, word: &str) -> Vec<String> {

@@ -105,6 +105,7 @@ pub(crate) struct Live {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum Line {
+    Start(Box<serde_json::Value>),
     Live(Live),
     Summary(Box<Summary>),
 }
@@ -300,7 +301,8 @@ impl Towpath {
     /// The next live line, newer than the call.
     #[track_caller]
     pub(crate) fn look(&mut self) -> Live {
-        let seen = self.lines();
+        // The first line is that of the start.
+        let seen = self.lines().max(1);
         until("another line", || self.lines() > seen || self.has_ended());
         let lines = self.lines.lock().expect("no panic");
         match serde_json::from_str(lines.last().expect("a line")) {

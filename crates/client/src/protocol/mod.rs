@@ -14,6 +14,8 @@
 //!       │── kick (eventfd), only if the TX ring asks for it ──►│
 //!       │◄── one byte, only if the RX ring asks for it ────────│
 //!       │                                                      │
+//!       │── Goodbye, one byte ────────────────────────────────►│      an application that ends in order
+//!       │                                                      │
 //!       └── either side closes the connection: the session is over
 //! ```
 //!
@@ -110,6 +112,8 @@ use towpath_wire::virtio_net::VnetHeader;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TWPSOCK1");
 /// Version of this description.
 pub const VERSION: u32 = 1;
+/// The last record of an application that ends its session in order: one byte.
+pub const GOODBYE: u8 = 0xbe;
 /// Longest text of rules, in bytes.
 pub const MAX_RULES: usize = 4096;
 /// Bytes of the shortest packet: an Ethernet header.

@@ -65,11 +65,12 @@ impl TxQueue for Egress {
     }
 }
 
-type Lane = Route<LaneRx, Egress>;
+/// Boxed: loom's stacks have no room for the copies of routes that are moved.
+type Lane = Box<Route<LaneRx, Egress>>;
 
 fn route(rx: LaneRx, pool: &Pool, next: &Arc<AtomicUsize>) -> Lane {
     let config = RouteConfig { internal: true, ..RouteConfig::default() };
-    Route::new(rx, Egress::new(next), pool.cache(Direction::Tx).unwrap(), config)
+    Box::new(Route::new(rx, Egress::new(next), pool.cache(Direction::Tx).unwrap(), config))
 }
 
 /// Starts a lane with the loop of a worker: register wake-ups, turn once more, sleep. The thread

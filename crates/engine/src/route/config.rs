@@ -49,12 +49,12 @@ impl Limit {
     }
 
     /// Takes up to `n`; returns how many were left.
-    pub(super) fn take(&self, n: usize) -> usize {
+    pub(crate) fn take(&self, n: usize) -> usize {
         let before = self.0.fetch_sub(n as i64, Ordering::Relaxed);
         before.clamp(0, n as i64) as usize
     }
 
-    pub(super) fn used_up(&self) -> bool {
+    pub(crate) fn used_up(&self) -> bool {
         self.0.load(Ordering::Relaxed) <= 0
     }
 }

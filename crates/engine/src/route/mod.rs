@@ -23,22 +23,20 @@
 
 mod config;
 mod order_barrier;
-mod verdicts;
+pub(crate) mod verdicts;
 
 pub use config::{Limit, RouteConfig, RouteId};
 
+use crate::egress::{Egress, Step};
 use crate::gro_stage::{GroStage, GroStageConfig, Pushed};
-use crate::linearize::Linearizer;
 use crate::report::GroCounters;
 use crate::rules::{Classifier, PortSide};
-use crate::software_offload::{SoftwareOffload, needs_software};
+use crate::worker::{Ending, Task};
 use order_barrier::OrderBarrier;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
-use towpath_packet::port::{RxQueue, State, TxLinear, TxQueue, Wake};
-use towpath_packet::{Batch, Cache, Counters, DropReason, Offloads, Packet};
-use towpath_wire::LinkKind;
+use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
+use towpath_packet::{Batch, Cache, Counters, DropReason, Packet};
 
 /// Packets that may wait for the route of the other direction.
 const MAX_REFLECTED: usize = 256;
@@ -46,65 +44,46 @@ const MAX_REFLECTED: usize = 256;
 /// One direction, owned by the thread that runs it.
 pub struct Route<R, T> {
     rx: R,
-    tx: T,
+    egress: Egress<T>,
     incoming: Batch,
-    outgoing: Batch,
     classifier: Option<Box<dyn Classifier>>,
     id: RouteId,
     reflected: VecDeque<Packet>,
     gro_stage: Option<GroStage>,
     gro_config: GroStageConfig,
-    software_offload: SoftwareOffload,
-    linearizer: Option<Linearizer>,
     reflects: bool,
-    egress_offloads: Offloads,
     limit: Option<Arc<Limit>>,
     config: RouteConfig,
-    refused_since: Option<Instant>,
     counters: Arc<Counters>,
     ended: Option<State>,
     /// The ingress never receives.
     never_receives: bool,
     order_barrier: OrderBarrier,
-    closed: bool,
 }
 
 impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Joins two queues. Segments and copies come from `cache`, which is a
     /// [`Direction::Tx`](towpath_packet::Direction::Tx) cache.
-    pub fn new(rx: R, tx: T, cache: Cache, mut config: RouteConfig) -> Route<R, T> {
-        if config.tx_layout.linear == TxLinear::Whole {
-            // A super-packet is longer than any chunk.
-            config.offloads = config.offloads.without(Offloads::GSO);
-        }
+    pub fn new(rx: R, tx: T, cache: Cache, config: RouteConfig) -> Route<R, T> {
         let counters = Arc::new(Counters::default());
-        let link = LinkKind::from(config.layer);
-        let software_offload = SoftwareOffload::new(cache, link, counters.clone());
-        let egress_offloads = tx.offloads().and(config.offloads);
         let never_receives = rx.wake() == Wake::Never;
-        let (incoming, outgoing) = (Batch::new(), Batch::new());
+        let egress = Egress::new(tx, cache, &config, counters.clone());
         Route {
             rx,
-            tx,
-            incoming,
-            outgoing,
+            egress,
+            incoming: Batch::new(),
             classifier: None,
             id: RouteId { side: PortSide::A, pair: 0 },
             reflected: VecDeque::with_capacity(MAX_REFLECTED),
             gro_stage: None,
             gro_config: GroStageConfig::default(),
-            software_offload,
-            linearizer: Linearizer::new(config.tx_layout, counters.clone()),
             reflects: false,
-            egress_offloads,
             limit: None,
             config,
-            refused_since: None,
             counters,
             ended: None,
             never_receives,
             order_barrier: OrderBarrier::default(),
-            closed: false,
         }
     }
 
@@ -118,7 +97,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Coalesces received packets if `config` enables GRO for this egress.
     #[must_use]
     pub fn with_gro(mut self, config: &GroStageConfig) -> Route<R, T> {
-        let max_offloads = self.tx.max_offloads().and(self.config.offloads);
+        let max_offloads = self.egress.max_offloads();
         if config.applies(max_offloads) {
             self.gro_config = *config;
             self.gro_stage = Some(GroStage::new(config, self.config.layer, max_offloads, self.counters.clone()));
@@ -165,7 +144,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// Packets that wait for the egress.
     fn waiting(&self) -> usize {
         let ready = self.gro_stage.as_ref().map_or(0, GroStage::ready);
-        self.incoming.len() + ready + self.software_offload.held() + self.outgoing.len()
+        self.incoming.len() + ready + self.egress.held()
     }
 
     /// Packets that were received and are not sent: they wait for the egress, for more of their
@@ -179,25 +158,20 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         self.ended.as_ref()
     }
 
-    /// Whether the route has nothing to wait for: it has ended, or its ingress never receives.
-    pub(crate) fn is_exhausted(&self) -> bool {
-        self.ended.is_some() || self.never_receives
-    }
-
     /// Whether packets are still on their way: held here, or pending in the egress.
     pub fn is_draining(&self) -> bool {
-        self.held() + self.tx.pending() > 0 || (self.config.internal && self.ended.is_none())
+        self.held() + self.egress.tx().pending() > 0 || (self.config.internal && self.ended.is_none())
     }
 
     /// Moves one burst; returns how many packets were received or sent. With `stopping`, nothing is
     /// received.
     #[inline]
     pub fn turn(&mut self, stopping: bool) -> usize {
-        self.tx.reclaim();
+        self.egress.tx_mut().reclaim();
         if self.waiting() > 0 {
             let sent = self.send();
             match self.waiting() {
-                0 => self.refused_since = None,
+                0 => self.egress.accepted(),
                 _ => self.refused(sent > 0),
             }
             return sent;
@@ -213,7 +187,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             return 0;
         }
         if self.reflected.is_empty() {
-            self.order_barrier.step(&mut self.rx, self.gro_stage.as_mut(), &mut self.tx);
+            self.order_barrier.step(&mut self.rx, self.gro_stage.as_mut(), self.egress.tx_mut());
         }
         self.rx.refill();
         let received = self.rx.rx(&mut self.incoming);
@@ -230,7 +204,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             while self.incoming.len() > granted {
                 if let Some(packet) = self.incoming.pop() {
                     self.counters.dropped(DropReason::Stopped, 1);
-                    self.software_offload.cache().free(packet);
+                    self.egress.cache().free(packet);
                 }
             }
             if limit.used_up() {
@@ -243,7 +217,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         if self.reflects {
             self.reflect_incoming();
         }
-        let worth = self.gro_config.applies(self.egress_offloads);
+        let worth = self.gro_config.applies(self.egress.offloads());
         if let Some(gro_stage) = &mut self.gro_stage
             && (worth || gro_stage.ready() + gro_stage.held() > 0)
         {
@@ -254,7 +228,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         self.send();
         // A port that is gone may accept and drop packets for ever, while the ingress always has
         // more.
-        let egress = self.tx.state();
+        let egress = self.egress.tx().state();
         if egress.ended() && self.ended.is_none() {
             self.ended = Some(egress);
         }
@@ -263,7 +237,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
 
     #[cold]
     fn check_ended(&mut self) {
-        let (rx, tx) = (self.rx.state(), self.tx.state());
+        let (rx, tx) = (self.rx.state(), self.egress.tx().state());
         let used_up = self.limit.as_ref().is_some_and(|limit| limit.used_up());
         self.ended = match (rx.ended(), tx.ended()) {
             (true, _) => Some(rx),
@@ -291,68 +265,38 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             if let Some(gro_stage) = &mut self.gro_stage {
                 gro_stage.fill(&mut self.incoming);
             }
-            let direct = self.outgoing.is_empty()
-                && self.software_offload.held() == 0
-                && !self.incoming.iter().any(|packet| needs_software(packet, self.egress_offloads));
-            let batch = if direct {
-                &mut self.incoming
-            } else {
-                self.software_offload.apply(&mut self.incoming, &mut self.outgoing, self.egress_offloads);
-                &mut self.outgoing
+            let (taken, goes_on) = match self.egress.step(&mut self.incoming) {
+                Step::Nothing => break,
+                Step::Sent(taken) => (taken, true),
+                Step::Refused(taken) => (taken, false),
+                Step::Changed(taken) => {
+                    self.rx.set_rx_offloads(self.egress.offloads());
+                    (taken, true)
+                }
             };
-            if batch.is_empty() {
-                break;
-            }
-            if let Some(linearizer) = &mut self.linearizer {
-                linearizer.linearize(batch, self.software_offload.cache());
-            }
-            let taken = self.tx.tx(batch);
             sent += taken;
             self.order_barrier.sent(taken);
-            let refused = !batch.is_empty();
-            let egress_offloads = self.tx.offloads().and(self.config.offloads);
-            if egress_offloads != self.egress_offloads {
-                self.egress_offloads = egress_offloads;
-                self.rx.set_rx_offloads(egress_offloads);
-                self.software_offload.reapply(&mut self.outgoing, egress_offloads);
-                continue;
-            }
-            if refused {
+            if !goes_on {
                 break;
             }
         }
-        self.tx.kick();
+        self.egress.tx_mut().kick();
         sent
     }
 
     /// The egress refused packets.
     #[cold]
     fn refused(&mut self, progress: bool) {
-        let reason = match self.tx.state() {
-            State::Gone(_) | State::Done => DropReason::PortGone,
-            State::Down(_) => DropReason::LinkDown,
-            State::Up => DropReason::EgressFull,
-        };
-        let now = Instant::now();
-        if progress {
-            self.refused_since = None;
-        }
-        let since = *self.refused_since.get_or_insert(now);
-        if reason == DropReason::PortGone || now.duration_since(since) >= self.config.egress_wait {
-            self.drop_held(reason);
-            self.refused_since = None;
-        }
+        let Some(reason) = self.egress.refused(progress) else { return };
+        self.drop_held(reason);
         if reason == DropReason::PortGone {
-            self.ended = Some(self.tx.state());
+            self.ended = Some(self.egress.tx().state());
         }
     }
 
     /// Closes the egress, once. If packets did not leave it, its failure is how the route ends.
     fn close(&mut self) {
-        if std::mem::replace(&mut self.closed, true) {
-            return;
-        }
-        if let Err(why) = self.tx.close()
+        if let Err(why) = self.egress.close()
             && !matches!(self.ended, Some(State::Gone(_)))
         {
             self.ended = Some(State::Gone(why));
@@ -367,7 +311,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             State::Gone(_) => self.ended.as_ref() == Some(state),
             other => matches!(other, State::Down(_)),
         };
-        let mut faults: Vec<_> = [(ingress, self.rx.state()), (egress, self.tx.state())].into();
+        let mut faults: Vec<_> = [(ingress, self.rx.state()), (egress, self.egress.tx().state())].into();
         faults.retain(|(_, state)| is_fault(state));
         if let Some(state @ State::Gone(_)) = &self.ended
             && !faults.iter().any(|(_, known)| known == state)
@@ -385,7 +329,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
         }
         self.counters.dropped(DropReason::Stopped, self.reflected.len() as u64);
         for packet in self.reflected.drain(..) {
-            self.software_offload.cache().free(packet);
+            self.egress.cache().free(packet);
         }
         self.drop_held(DropReason::Stopped);
         self.close();
@@ -393,13 +337,12 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
 
     /// Drops every packet that waits for the egress.
     fn drop_held(&mut self, reason: DropReason) {
-        self.counters.dropped(reason, self.waiting() as u64);
+        self.counters.dropped(reason, (self.waiting() - self.egress.held()) as u64);
         if let Some(gro_stage) = &mut self.gro_stage {
-            gro_stage.drop_ready(self.software_offload.cache());
+            gro_stage.drop_ready(self.egress.cache());
         }
-        self.software_offload.drop_held();
-        self.software_offload.cache().free_bulk(&mut self.incoming);
-        self.software_offload.cache().free_bulk(&mut self.outgoing);
+        self.egress.cache().free_bulk(&mut self.incoming);
+        self.egress.drop_held(reason);
     }
 
     /// The wake-up conditions of an idle worker; `true` marks the sending side.
@@ -409,24 +352,60 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
             // wait is bounded, so the queue is polled at intervals instead.
             return [(Wake::Poll, true), (Wake::Never, true)];
         }
-        let reclaim = match self.tx.pending() {
+        let reclaim = match self.egress.tx().pending() {
             0 if self.order_barrier.is_pending() => Wake::Poll,
             0 => Wake::Never,
-            _ => self.tx.wake(),
+            _ => self.egress.tx().wake(),
         };
         let rx = if self.ended.is_some() { Wake::Never } else { self.rx.wake() };
         [(rx, false), (reclaim, true)]
     }
 }
 
+impl<R: RxQueue, T: TxQueue> Task for Route<R, T> {
+    #[inline]
+    fn turn(&mut self, stopping: bool) -> usize {
+        Route::turn(self, stopping)
+    }
+
+    /// Passes reflected packets to the routes of the other direction.
+    #[inline]
+    fn exchange(routes: &mut [Route<R, T>]) -> usize {
+        if routes.iter().all(|route| route.reflected.is_empty()) {
+            return 0;
+        }
+        verdicts::exchange_reflected(routes);
+        1
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.ended.is_some() || self.never_receives
+    }
+
+    fn is_draining(&self) -> bool {
+        Route::is_draining(self)
+    }
+
+    fn wakes(&self, mut wait_for: impl FnMut(Wake, bool)) {
+        Route::wakes(self).into_iter().for_each(|(wake, sending)| wait_for(wake, sending));
+    }
+
+    fn end(&mut self, number: usize) -> Ending {
+        self.abandon();
+        let state = self.ended.clone().unwrap_or(State::Up);
+        let faults = self.faults().into_iter().map(|(side, state)| (side as usize, state)).collect();
+        Ending { task: number, state, faults }
+    }
+}
+
 #[cfg(test)]
-impl<R, T> Route<R, T> {
+impl<R: RxQueue, T: TxQueue> Route<R, T> {
     pub(crate) fn rx_mut(&mut self) -> &mut R {
         &mut self.rx
     }
 
     pub(crate) fn tx_mut(&mut self) -> &mut T {
-        &mut self.tx
+        self.egress.tx_mut()
     }
 }
 

@@ -4,13 +4,19 @@ use super::*;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
-use towpath_packet::{Backing, Checksum, Direction, Gso, GsoKind, Packet, Pool, PoolConfig};
+use towpath_packet::{Backing, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig};
 
 pub(crate) struct Source {
     pub(crate) packets: VecDeque<Packet>,
     pub(crate) state: State,
     pub(crate) restricted: Option<Offloads>,
     counters: Arc<Counters>,
+}
+
+impl Source {
+    pub(crate) fn new(packets: VecDeque<Packet>) -> Source {
+        Source { packets, state: State::Up, restricted: None, counters: Arc::default() }
+    }
 }
 
 impl RxQueue for Source {
@@ -47,6 +53,13 @@ pub(crate) struct Sink {
     counters: Arc<Counters>,
 }
 
+impl Sink {
+    pub(crate) fn new(can: Offloads) -> Sink {
+        let (got, state, counters) = (Vec::new(), State::Up, Arc::default());
+        Sink { got, room: usize::MAX, can, refuses_gso: false, state, failure: None, counters }
+    }
+}
+
 impl TxQueue for Sink {
     fn tx(&mut self, batch: &mut Batch) -> usize {
         let mut n = 0;
@@ -81,16 +94,7 @@ pub(crate) fn setup(n: usize, config: RouteConfig) -> (Pool, Route<Source, Sink>
     let pool = Pool::new(pool).unwrap();
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let packets = (0..n as u32).map(|i| Packet::copy_from(&mut cache, &i.to_be_bytes()).unwrap()).collect();
-    let rx = Source { packets, state: State::Up, restricted: None, counters: Arc::default() };
-    let tx = Sink {
-        got: Vec::new(),
-        room: usize::MAX,
-        can: Offloads::ALL,
-        refuses_gso: false,
-        state: State::Up,
-        failure: None,
-        counters: Arc::default(),
-    };
+    let (rx, tx) = (Source::new(packets), Sink::new(Offloads::ALL));
     (pool, Route::new(rx, tx, cache, config))
 }
 
@@ -99,14 +103,14 @@ fn drops_at_once() -> RouteConfig {
 }
 
 fn numbers(route: &Route<Source, Sink>) -> Vec<u32> {
-    route.tx.got.iter().map(|p| u32::from_be_bytes(p.linear().try_into().unwrap())).collect()
+    route.egress.tx().got.iter().map(|p| u32::from_be_bytes(p.linear().try_into().unwrap())).collect()
 }
 
 /// received + split = sent + drops + held
 fn balances(route: &Route<Source, Sink>) -> bool {
     let own = route.counters.snapshot();
     let received = route.rx.counters.snapshot().packets;
-    received + own.split == route.tx.counters.snapshot().packets + own.all_drops() + route.held() as u64
+    received + own.split == route.egress.tx().counters.snapshot().packets + own.all_drops() + route.held() as u64
 }
 
 #[test]
@@ -114,7 +118,7 @@ fn a_port_that_is_gone_ends_the_route_though_it_takes_what_it_can_never_send() {
     let (_pool, mut route) = setup(200, RouteConfig::default());
     route.turn(false);
     assert_eq!(route.ended(), None);
-    route.tx.state = State::Gone("deleted".into());
+    route.egress.tx_mut().state = State::Gone("deleted".into());
     route.turn(false);
     assert_eq!(route.ended(), Some(&State::Gone("deleted".into())));
 }
@@ -123,7 +127,7 @@ fn a_port_that_is_gone_ends_the_route_though_it_takes_what_it_can_never_send() {
 fn packets_arrive_in_order_however_little_the_egress_takes_at_a_time() {
     let (_pool, mut route) = setup(300, RouteConfig::default());
     for room in (0..7).cycle().take(500) {
-        route.tx.room = room;
+        route.egress.tx_mut().room = room;
         route.turn(false);
         assert!(balances(&route));
     }
@@ -133,7 +137,7 @@ fn packets_arrive_in_order_however_little_the_egress_takes_at_a_time() {
 #[test]
 fn nothing_is_received_while_something_waits_to_be_sent() {
     let (_pool, mut route) = setup(300, RouteConfig::default());
-    route.tx.room = 0;
+    route.egress.tx_mut().room = 0;
     for _ in 0..10 {
         route.turn(false);
     }
@@ -144,12 +148,12 @@ fn nothing_is_received_while_something_waits_to_be_sent() {
 #[test]
 fn held_packets_are_dropped_by_name_if_the_egress_refuses_for_too_long() {
     let (_pool, mut route) = setup(100, drops_at_once());
-    route.tx.room = 10;
+    route.egress.tx_mut().room = 10;
     route.turn(false);
     route.turn(false);
     assert_eq!(route.counters.snapshot().dropped(DropReason::EgressFull), 54);
     assert!(balances(&route) && route.held() == 0);
-    route.tx.room = 100;
+    route.egress.tx_mut().room = 100;
     route.turn(false);
     assert_eq!(*numbers(&route).last().unwrap(), 99, "it goes on with what comes next");
 }
@@ -157,13 +161,13 @@ fn held_packets_are_dropped_by_name_if_the_egress_refuses_for_too_long() {
 #[test]
 fn an_egress_that_is_gone_ends_the_route_and_one_that_is_down_does_not() {
     let (_pool, mut route) = setup(100, drops_at_once());
-    route.tx.room = 0;
-    route.tx.state = State::Down("no link".into());
+    route.egress.tx_mut().room = 0;
+    route.egress.tx_mut().state = State::Down("no link".into());
     route.turn(false);
     route.turn(false);
     assert_eq!(route.counters.snapshot().dropped(DropReason::LinkDown), 64);
     assert_eq!(route.ended(), None);
-    route.tx.state = State::Gone("deleted".into());
+    route.egress.tx_mut().state = State::Gone("deleted".into());
     route.turn(false);
     route.turn(false);
     assert_eq!(route.counters.snapshot().dropped(DropReason::PortGone), 36);
@@ -178,7 +182,7 @@ fn an_ingress_at_its_end_ends_the_route_after_its_last_packet() {
     while route.ended().is_none() {
         route.turn(false);
     }
-    assert_eq!(route.tx.got.len(), 70);
+    assert_eq!(route.egress.tx_mut().got.len(), 70);
 }
 
 #[test]
@@ -188,7 +192,7 @@ fn a_limit_is_exact_and_packets_beyond_it_are_dropped_by_name() {
     while route.ended().is_none() {
         route.turn(false);
     }
-    assert_eq!(route.tx.got.len(), 100);
+    assert_eq!(route.egress.tx_mut().got.len(), 100);
     assert_eq!(route.counters.snapshot().dropped(DropReason::Stopped), 28);
     assert!(balances(&route));
 }
@@ -196,7 +200,7 @@ fn a_limit_is_exact_and_packets_beyond_it_are_dropped_by_name() {
 #[test]
 fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_order() {
     let (_pool, mut route) = setup(0, RouteConfig::default());
-    let cache = route.software_offload.cache();
+    let cache = route.egress.cache();
     for id in 0..5u8 {
         let mut frame = vec![0; 54 + 3000];
         frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
@@ -211,9 +215,9 @@ fn an_ability_that_fails_while_running_is_done_in_software_from_there_on_and_in_
         route.rx.packets.push_back(packet);
     }
     route.rx.counters.moved(0, 0);
-    route.tx.refuses_gso = true;
+    route.egress.tx_mut().refuses_gso = true;
     route.turn(false);
-    let order: Vec<u8> = route.tx.got.iter().map(|p| *p.to_vec().last().unwrap()).collect();
+    let order: Vec<u8> = route.egress.tx_mut().got.iter().map(|p| *p.to_vec().last().unwrap()).collect();
     assert_eq!(order, [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 4, 4, 4]);
     assert_eq!(route.rx.restricted, Some(Offloads::CSUM), "the ingress gets the new offloads");
     assert!(balances(&route) && route.held() == 0);
@@ -239,7 +243,7 @@ fn a_page_is_reflected_behind_a_head_of_its_own() {
     // Without a buffer for a head the packet is dropped by name.
     let mut cache = pool.cache(Direction::Tx).unwrap();
     let hoard: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
-    let stocked: Vec<_> = std::iter::from_fn(|| route.software_offload.cache().alloc()).collect();
+    let stocked: Vec<_> = std::iter::from_fn(|| route.egress.cache().alloc()).collect();
     route.rx_mut().packets.push_back(pages.packet(0, 60, 2).unwrap());
     route.turn(false);
     assert_eq!(route.counters().snapshot().dropped(DropReason::NoBuffer), 1);

@@ -151,7 +151,10 @@ impl SoftwareOffload {
     }
 
     /// Inserts the tag from the metadata into the packet.
-    fn insert_tag(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
+    ///
+    /// # Errors
+    /// Returns the packet, and why it can't have the tag.
+    pub(crate) fn insert_tag(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
         let Some(vlan) = packet.vlan() else { return Ok(packet) };
         if !self.cache.ensure_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));

@@ -1,10 +1,10 @@
-//! Workers: threads that run routes to completion.
+//! Workers: threads that run routes or hubs to completion.
 //!
 //! ```text
 //!   StopSignal (shared): stop flag, and an eventfd that wakes sleepers
 //!      │
 //!   worker 0 (core 0)         worker 1 (core 1)
-//!   loop { each route: turn } loop { each route: turn }      routes are not shared between threads
+//!   loop { each task: turn }  loop { each task: turn }       tasks are not shared between threads
 //! ```
 //!
 //! **Stopping** is bounded. After a stop nothing is received; held packets get
@@ -13,13 +13,11 @@
 
 use crate::core_sharing::CoreSharing;
 use crate::idle::{Idle, Idler, Next};
-use crate::route::{Route, RouteId};
-use crate::rules::PortSide;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use towpath_packet::port::{RxQueue, State, TxQueue};
+use towpath_packet::port::{State, Wake};
 use towpath_sys::{EventFd, affinity};
 
 /// Stops workers.
@@ -71,32 +69,61 @@ impl Default for WorkerConfig {
     }
 }
 
-/// How a route ended.
+/// How a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ending {
-    /// Index of the route in the worker's list.
-    pub route: usize,
+    /// Index of the task in the worker's list.
+    pub task: usize,
     /// The state of the port that ended it; [`State::Up`] after a stop.
     pub state: State,
-    /// Ports that are gone, if that ended the route, or were down at the end, each with its state.
-    pub faults: Vec<(PortSide, State)>,
+    /// Ports that are gone, or were down at the end, each by its number and with its state. The
+    /// ends of a route are numbered as [`PortSide`](crate::rules::PortSide): A is 0, B is 1.
+    pub faults: Vec<(usize, State)>,
 }
 
-/// A set of routes for one thread.
-pub struct Worker<R, T> {
-    routes: Vec<Route<R, T>>,
+/// What a worker runs: a [`Route`](crate::route::Route), or a [`Hub`](crate::hub::Hub).
+pub trait Task: Sized {
+    /// Moves one burst; returns how many packets were received or sent. With `stopping`, nothing is
+    /// received.
+    fn turn(&mut self, stopping: bool) -> usize;
+
+    /// Passes packets between tasks of the same worker, after each round of turns; returns 0 if
+    /// there were none.
+    #[inline]
+    fn exchange(tasks: &mut [Self]) -> usize {
+        let _ = tasks;
+        0
+    }
+
+    /// Whether it has nothing to wait for: it has ended, or its ingresses never receive.
+    fn is_exhausted(&self) -> bool;
+
+    /// Whether packets are still on their way: held in it, or pending in an egress.
+    fn is_draining(&self) -> bool;
+
+    /// Calls `wait_for` with each wake-up condition of an idle worker; `true` marks a sending side.
+    fn wakes(&self, wait_for: impl FnMut(Wake, bool));
+
+    /// The drain time is over: drops all held packets, closes the egresses, and returns how it
+    /// ended. `number`: its index in the worker's list.
+    fn end(&mut self, number: usize) -> Ending;
+}
+
+/// A set of tasks for one thread.
+pub struct Worker<K> {
+    tasks: Vec<K>,
     config: WorkerConfig,
     stop: Arc<StopSignal>,
 }
 
-impl<R: RxQueue, T: TxQueue> Worker<R, T> {
-    /// A worker for `routes`.
-    pub fn new(routes: Vec<Route<R, T>>, config: WorkerConfig, stop: Arc<StopSignal>) -> Worker<R, T> {
-        Worker { routes, config, stop }
+impl<K: Task> Worker<K> {
+    /// A worker for `tasks`.
+    pub fn new(tasks: Vec<K>, config: WorkerConfig, stop: Arc<StopSignal>) -> Worker<K> {
+        Worker { tasks, config, stop }
     }
 
-    /// Runs until the stop signal, or until no route has anything to wait for. Returns how each
-    /// route ended.
+    /// Runs until the stop signal, or until no task has anything to wait for. Returns how each
+    /// task ended.
     ///
     /// # Errors
     /// Fails if the thread can't be pinned to the configured core; nothing is moved then.
@@ -104,7 +131,7 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
         if let Some(core) = self.config.core {
             affinity::pin(core)?;
         }
-        let mut idler = Idler::new(self.config.idle, self.routes.len());
+        let mut idler = Idler::new(self.config.idle, self.tasks.len());
         let shares = self.config.idle != Idle::SPIN;
         let mut sharing = CoreSharing::new(Instant::now());
         let mut deadline = None;
@@ -112,13 +139,10 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
         loop {
             let stopping = self.stop.is_stopping();
             let mut moved = 0;
-            for route in &mut self.routes {
-                moved += route.turn(stopping);
+            for task in &mut self.tasks {
+                moved += task.turn(stopping);
             }
-            if self.routes.iter_mut().any(|route| !route.reflected().is_empty()) {
-                self.exchange_reflected();
-                moved += 1;
-            }
+            moved += K::exchange(&mut self.tasks);
             if moved > 0 && !stopping {
                 idler.busy();
                 if shares {
@@ -127,9 +151,9 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
                 about_to_sleep = false;
                 continue;
             }
-            let exhausted = self.routes.iter().all(Route::is_exhausted);
+            let exhausted = self.tasks.iter().all(K::is_exhausted);
             if stopping || exhausted {
-                let draining = self.routes.iter().any(Route::is_draining);
+                let draining = self.tasks.iter().any(K::is_draining);
                 let until = *deadline.get_or_insert_with(|| Instant::now() + self.config.drain);
                 if !draining || Instant::now() >= until {
                     break;
@@ -141,41 +165,13 @@ impl<R: RxQueue, T: TxQueue> Worker<R, T> {
                 idler.sleep(self.stop.event.fd());
                 about_to_sleep = false;
             } else if idler.step() == Next::Sleep {
-                for (wake, sending) in self.routes.iter().flat_map(Route::wakes) {
-                    idler.wait_for(wake, sending);
+                for task in &self.tasks {
+                    task.wakes(|wake, sending| idler.wait_for(wake, sending));
                 }
                 about_to_sleep = true;
             }
         }
-        let mut endings = Vec::new();
-        for (number, route) in self.routes.iter_mut().enumerate() {
-            route.abandon();
-            let state = route.ended().cloned().unwrap_or(State::Up);
-            endings.push(Ending { route: number, state, faults: route.faults() });
-        }
-        Ok(endings)
-    }
-}
-
-impl<R: RxQueue, T: TxQueue> Worker<R, T> {
-    /// Passes reflected packets to the routes of the other direction.
-    #[cold]
-    fn exchange_reflected(&mut self) {
-        for i in 0..self.routes.len() {
-            let RouteId { side, pair } = self.routes[i].id();
-            let back = RouteId { side: side.other(), pair };
-            let mut reflected = std::mem::take(self.routes[i].reflected());
-            match self.routes.iter_mut().find(|route| route.id() == back) {
-                Some(other) => {
-                    other.take_reflected(&mut reflected);
-                    *self.routes[i].reflected() = reflected;
-                }
-                None => {
-                    *self.routes[i].reflected() = reflected;
-                    self.routes[i].drop_reflected();
-                }
-            }
-        }
+        Ok(self.tasks.iter_mut().enumerate().map(|(number, task)| task.end(number)).collect())
     }
 }
 

@@ -1,7 +1,11 @@
 use super::*;
-use crate::route::RouteConfig;
 use crate::route::tests::{Sink, Source, setup};
+use crate::route::{Route, RouteConfig};
 use towpath_packet::DropReason;
+
+/// The ends of a route.
+const A: usize = 0;
+const B: usize = 1;
 
 fn config() -> WorkerConfig {
     WorkerConfig { drain: Duration::from_millis(20), ..WorkerConfig::default() }
@@ -12,7 +16,7 @@ fn a_worker_ends_by_itself_when_every_route_has_ended() {
     let (pool, mut route) = setup(1000, RouteConfig::default());
     route.rx_mut().state = State::Done;
     let endings = Worker::new(vec![route], config(), StopSignal::new().unwrap()).run().unwrap();
-    assert_eq!(endings, [Ending { route: 0, state: State::Done, faults: vec![] }]);
+    assert_eq!(endings, [Ending { task: 0, state: State::Done, faults: vec![] }]);
     assert_eq!(pool.stats().free, 1024, "every buffer is freed with the worker");
 }
 
@@ -62,23 +66,23 @@ fn an_egress_that_fails_when_it_is_closed_is_how_the_route_ends_also_if_packets_
         let end = ending(|route| {
             (route.tx_mut().failure, route.tx_mut().room) = (Some("no space left"), room);
         });
-        assert_eq!((end.state, end.faults), (gone.clone(), vec![(PortSide::B, gone.clone())]), "{room}");
+        assert_eq!((end.state, end.faults), (gone.clone(), vec![(B, gone.clone())]), "{room}");
     }
     let end =
         ending(|route| (route.rx_mut().state, route.tx_mut().failure) = (State::Gone("deleted".into()), Some("")));
     let deleted = State::Gone("deleted".into());
-    assert_eq!((end.state, end.faults), (deleted.clone(), vec![(PortSide::A, deleted)]), "the first failure is kept");
+    assert_eq!((end.state, end.faults), (deleted.clone(), vec![(A, deleted)]), "the first failure is kept");
 }
 
 #[test]
 fn ports_that_are_down_at_the_end_are_faults_and_ports_that_work_or_are_done_are_none() {
     let down = || State::Down("no carrier".into());
     assert_eq!(ending(|_| ()).faults, []);
-    assert_eq!(ending(|route| route.tx_mut().state = down()).faults, [(PortSide::B, down())]);
+    assert_eq!(ending(|route| route.tx_mut().state = down()).faults, [(B, down())]);
     let stop = StopSignal::new().unwrap();
     stop.stop();
     let (_pool, mut route) = setup(0, RouteConfig::default());
     (route.rx_mut().state, route.tx_mut().state) = (down(), State::Gone("its peer ended first".into()));
     let ends = Worker::new(vec![route], config(), stop).run().unwrap();
-    assert_eq!(ends, [Ending { route: 0, state: State::Up, faults: vec![(PortSide::A, down())] }]);
+    assert_eq!(ends, [Ending { task: 0, state: State::Up, faults: vec![(A, down())] }]);
 }

@@ -7,9 +7,9 @@ use crate::seed::Seed;
 pub struct Faults {
     /// The seed of the random decisions.
     pub seed: u64,
-    /// Turns at which the device needs a reset.
+    /// Turns with work after which the device needs a reset.
     pub needs_reset: u32,
-    /// Turns at which it stops for good without saying so, until it is reset.
+    /// Turns with work after which it stops for good without a sign, until it is reset.
     pub stall: u32,
     /// Used chains with an id that is not in flight.
     pub used_id: u32,

@@ -171,15 +171,17 @@ impl Machine {
         if !master || !self.common.runs() || self.stalled {
             return 0;
         }
-        if self.injector.happens(|f| f.stall) {
-            self.stalled = true;
-            return 0;
-        }
-        if self.injector.happens(|f| f.needs_reset) {
-            self.fail();
-            return 0;
-        }
         match self.work(&mut transfer) {
+            // A device without work has no faults: how often an idle one is turned depends on the
+            // load of the machine.
+            Ok(done) if done > 0 && self.injector.happens(|f| f.stall) => {
+                self.stalled = true;
+                0
+            }
+            Ok(done) if done > 0 && self.injector.happens(|f| f.needs_reset) => {
+                self.fail();
+                0
+            }
             Ok(done) => {
                 self.send_messages(&mut transfer);
                 done

@@ -309,6 +309,12 @@ impl Packet {
     }
 }
 
+/// Prefetches the cache line in which a value begins: a hint, that it will be read soon.
+#[inline]
+pub fn prefetch_line<T>(at: &T) {
+    prefetch(std::ptr::from_ref(at).cast());
+}
+
 #[inline]
 pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

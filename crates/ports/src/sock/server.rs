@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use towpath_client::protocol::{Answer, Code, Hello, Refusal};
+use towpath_client::protocol::{Answer, Code, GOODBYE, Hello, Refusal};
 use towpath_packet::spsc::{Consumer, Producer};
 use towpath_sys::closer::Descriptors;
 use towpath_sys::poll::PollSet;
@@ -212,11 +212,16 @@ impl Server {
                 }
             }
             Connection::Open(open) => {
-                // A second message breaks the protocol; an end of the stream ends the session.
-                let why = match seqpacket::peek(open.session.connection.as_fd(), &mut []) {
+                // Another message than a goodbye breaks the protocol; an end of the stream without
+                // one is that of a process which could not say it.
+                let mut byte = [0];
+                let why = match seqpacket::peek(open.session.connection.as_fd(), &mut byte) {
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
-                    Ok(Peeked { descriptors, cut, .. }) if descriptors || cut => Some("a second message"),
-                    _ => Some("left"),
+                    Ok(Peeked { len: 1, descriptors: false, cut: false }) if byte == [GOODBYE] => Some("left"),
+                    Ok(Peeked { len: 0, descriptors: false, cut: false }) | Err(_) => {
+                        Some("killed, or ended without closing the session")
+                    }
+                    Ok(_) => Some("a second message"),
                 };
                 if why.is_none() && !open.session.is_closed() {
                     return Some(Connection::Open(open));

@@ -130,7 +130,7 @@ pub(super) fn common_layer(a: &Info, b: &Info) -> Result<Layer, StartError> {
 }
 
 /// A disabled ability: why it is off, and how to enable it.
-fn off(info: &Info, ability: &Ability) -> String {
+pub(super) fn off(info: &Info, ability: &Ability) -> String {
     let mend = ability.mend.as_ref().map(|mend| format!("; to mend it: {mend}")).unwrap_or_default();
     format!("{}: {} is off: {}{mend}", info.name, ability.name, ability.why)
 }

@@ -5,12 +5,16 @@
 //!   worker i                                             one thread, run to completion
 //!             queue i of A ◄── route ◄── queue i of B
 //!
+//!   a bridge joins more than two: see `bridge`
+//!
 //!   with lanes, a worker's routes end in a Steer, and each lane has routes of its own:
 //!
 //!             queue i of A ──► route ──► Steer ─┬─► LaneRx ──► route ──► queue j of B
 //!   worker i                                    └─► …                                   lane j
 //! ```
 
+mod bridge;
+mod bridge_control;
 mod check;
 mod failure;
 mod observer;
@@ -18,16 +22,21 @@ mod plan;
 mod ready;
 mod running;
 
+pub use bridge::{Bridge, BridgePort};
+pub use bridge_control::{BridgeControl, BridgePortReading, FdbEntry};
 pub use failure::Failure;
 pub use observer::Observer;
 pub use ready::Ready;
 pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;
+use bridge_control::AnyHub;
 use check::{common_layer, notes};
 use failure::PortEnd;
 use observer::Observed;
 use plan::Plan;
+use ready::Work;
+use running::PortEnds;
 use std::sync::Arc;
 use std::time::Duration;
 use towpath_engine::filter::{FilterRules, Hits};
@@ -172,7 +181,7 @@ impl std::fmt::Debug for Verdicts {
     }
 }
 
-/// Why two ports could not be joined.
+/// Why ports could not be joined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -292,8 +301,10 @@ impl Forward {
         }
         let meter = Meter::new(ports, pool).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let ends = vec![PortEnd::new(&a_info, a_faulty), PortEnd::new(&b_info, b_faulty)];
-        let (controls, infos) = (PortControls(controls), vec![a_info, b_info]);
-        Ok(Ready::new(self, threads, meter, Observed { notes, controls, infos }, table, ends, needs))
+        let (controls, infos) = (PortControls::new(controls), vec![a_info, b_info]);
+        let threads = threads.into_iter().map(|(placement, routes)| (placement, Work::Routes(routes))).collect();
+        let (observed, ends) = (Observed { notes, controls, infos, bridge: None }, PortEnds::new(ends));
+        Ok(Ready::new(self, threads, meter, observed, table, ends, needs))
     }
 
     /// The pool of these ports. Memory that another process maps lies in a file.
@@ -348,7 +359,9 @@ impl Forward {
         let meter = Meter::new(vec![port], pool).with_pools(own_pools).with_ext_buf_gauges(gauges);
         let notes = notes(&info, &info, self.directions);
         let ends = vec![PortEnd::new(&info, is_faulty)];
-        let (controls, infos) = (PortControls(controls), vec![info]);
-        Ok(Ready::new(self, threads, meter, Observed { notes, controls, infos }, None, ends, needs))
+        let (controls, infos) = (PortControls::new(controls), vec![info]);
+        let threads = threads.into_iter().map(|(placement, routes)| (placement, Work::Routes(routes))).collect();
+        let (observed, ends) = (Observed { notes, controls, infos, bridge: None }, PortEnds::new(ends));
+        Ok(Ready::new(self, threads, meter, observed, None, ends, needs))
     }
 }

@@ -1,6 +1,6 @@
 //! What can be seen of joined ports from any thread, before, while and after they run.
 
-use super::PortControls;
+use super::{BridgeControl, PortControls};
 use std::sync::Arc;
 use towpath_engine::filter::Hits;
 use towpath_engine::report::Meter;
@@ -11,6 +11,7 @@ pub(super) struct Observed {
     pub(super) notes: Vec<String>,
     pub(super) controls: PortControls,
     pub(super) infos: Vec<Info>,
+    pub(super) bridge: Option<BridgeControl>,
 }
 
 /// A handle to the counters, settings and rules of joined ports. It works from any thread and may
@@ -35,12 +36,13 @@ pub struct Observer {
     pub(super) hits: Vec<Hits>,
     infos: Arc<[Info]>,
     notes: Arc<[String]>,
+    bridge: Option<BridgeControl>,
 }
 
 impl Observer {
     pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<Hits>) -> Observer {
-        let Observed { notes, controls, infos } = observed;
-        Observer { meter, controls, hits, infos: infos.into(), notes: notes.into() }
+        let Observed { notes, controls, infos, bridge } = observed;
+        Observer { meter, controls, hits, infos: infos.into(), notes: notes.into(), bridge }
     }
 
     /// The counters.
@@ -64,7 +66,13 @@ impl Observer {
         self.hits.iter().flat_map(|hits| hits.texts().iter().cloned().zip(hits.total())).collect()
     }
 
-    /// What the ports are, as they were opened: A and B, or the port of an echo.
+    /// The ports and addresses of a bridge; `None` if no bridge runs.
+    pub fn bridge(&self) -> Option<&BridgeControl> {
+        self.bridge.as_ref()
+    }
+
+    /// What the ports are, as they were opened: A and B, the port of an echo, or those that a
+    /// bridge began with.
     pub fn infos(&self) -> &[Info] {
         &self.infos
     }

@@ -1,12 +1,13 @@
 //! Started ports whose workers do not run yet.
 
-use super::failure::PortEnd;
 use super::observer::{Observed, Observer};
 use super::plan::{AnyRoute, Placement};
-use super::{Forward, PortControls, REBALANCE, Running, StartError};
+use super::running::PortEnds;
+use super::{AnyHub, Forward, PortControls, REBALANCE, Running, StartError};
 use std::sync::Arc;
+use towpath_engine::filter::Hits;
 use towpath_engine::lane::{Balancer, LaneTable};
-use towpath_engine::report::Meter;
+use towpath_engine::report::{GroCounters, Meter};
 use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
 use towpath_packet::port::{Info, Needs};
 
@@ -31,28 +32,48 @@ use towpath_packet::port::{Info, Needs};
 /// ```
 pub struct Ready {
     plan: Forward,
-    threads: Vec<(Placement, Vec<AnyRoute>)>,
+    threads: Vec<(Placement, Work)>,
     observer: Observer,
     table: Option<Arc<LaneTable>>,
-    /// A and B, or the port of an echo.
-    ends: Vec<PortEnd>,
+    ends: PortEnds,
     needs: Needs,
+}
+
+/// What a worker runs.
+pub(super) enum Work {
+    Routes(Vec<AnyRoute>),
+    Hub(Box<AnyHub>),
+}
+
+impl Work {
+    fn gro(&self) -> Vec<Arc<GroCounters>> {
+        match self {
+            Work::Routes(routes) => routes.iter().filter_map(|route| route.gro().cloned()).collect(),
+            Work::Hub(hub) => hub.gro().cloned().collect(),
+        }
+    }
 }
 
 impl Ready {
     pub(super) fn new(
         plan: Forward,
-        threads: Vec<(Placement, Vec<AnyRoute>)>,
+        threads: Vec<(Placement, Work)>,
         meter: Meter,
         observed: Observed,
         table: Option<Arc<LaneTable>>,
-        ends: Vec<PortEnd>,
+        ends: PortEnds,
         needs: Needs,
     ) -> Ready {
-        let gro = threads.iter().flat_map(|(_, routes)| routes).filter_map(|route| route.gro().cloned()).collect();
+        let gro = threads.iter().flat_map(|(_, work)| work.gro()).collect();
         let hits = [plan.at_rx.hits(), plan.in_lane.hits()].into_iter().flatten().collect();
         let observer = Observer::new(meter.with_gro(gro), observed, hits);
         Ready { plan, threads, observer, table, ends, needs }
+    }
+
+    /// With the rules of a bridge and its ports, in the place of those of a route.
+    pub(super) fn with_hits(mut self, hits: Vec<Hits>) -> Ready {
+        self.observer.hits = hits;
+        self
     }
 
     /// What the ports use of the kernel from now on.
@@ -65,7 +86,7 @@ impl Ready {
         &self.observer
     }
 
-    /// What the ports are, as they were opened: A and B, or the port of an echo.
+    /// What the ports are, as they were opened: A and B, the port of an echo, or those of a bridge.
     pub fn infos(&self) -> &[Info] {
         self.observer.infos()
     }
@@ -84,12 +105,21 @@ impl Ready {
         let stop = StopSignal::new().map_err(|source| StartError::Thread { worker: 0, source })?;
         let mut running =
             Running { stop: stop.clone(), threads: Vec::new(), balancer: None, observer, table: table.clone(), ends };
-        for (number, (placement, routes)) in threads.into_iter().enumerate() {
+        for (number, (placement, work)) in threads.into_iter().enumerate() {
             let core = if let Placement::Core(core) = placement { Some(core) } else { None };
             let mut config = WorkerConfig::default();
             (config.core, config.idle, config.drain) = (core, plan.idle, plan.drain);
-            let worker = Worker::new(routes, config, stop.clone());
-            running.spawn(number, move || worker.run())?;
+            let stop = stop.clone();
+            match work {
+                Work::Routes(routes) => {
+                    let worker = Worker::new(routes, config, stop);
+                    running.spawn(number, move || worker.run())?;
+                }
+                Work::Hub(hub) => {
+                    let worker = Worker::new(vec![*hub], config, stop);
+                    running.spawn(number, move || worker.run())?;
+                }
+            }
         }
         if let Some(table) = table.filter(|_| plan.rebalance) {
             let thread = std::thread::Builder::new().name("towpath-balance".into());

@@ -1,14 +1,15 @@
 //! Ports while they are joined, and the summary.
 
 use super::failure::{Failure, PortEnd};
-use super::{Observer, StartError};
-use std::sync::Arc;
+use super::{BridgeControl, Observer, StartError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use towpath_engine::bridge::fdb::FdbStats;
 use towpath_engine::lane::LaneTable;
 use towpath_engine::report::{Meter, Reading};
 use towpath_engine::worker::{Ending, StopSignal};
-use towpath_packet::port::{Info, Pacing, PortControl, Usage, Verified};
+use towpath_packet::port::{Info, Pacing, PortControl, State, Usage, Verified};
 
 /// Joined ports. Dropping it stops the workers and waits for them.
 #[derive(Debug)]
@@ -19,67 +20,97 @@ pub struct Running {
     pub(super) balancer: Option<JoinHandle<()>>,
     pub(super) observer: Observer,
     pub(super) table: Option<Arc<LaneTable>>,
-    /// A and B, or the port of an echo.
-    pub(super) ends: Vec<PortEnd>,
+    pub(super) ends: PortEnds,
 }
 
-/// Settings and events of ports while they run. A clone refers to the same ports.
+/// The ports by their numbers, for the report of their failures: A and B, the port of an echo, or
+/// the ports of a bridge.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PortEnds(Arc<Mutex<Vec<PortEnd>>>);
+
+impl PortEnds {
+    pub(super) fn new(ends: Vec<PortEnd>) -> PortEnds {
+        PortEnds(Arc::new(Mutex::new(ends)))
+    }
+
+    /// Sets the port of a number: the next one, or one that was used before.
+    pub(super) fn set(&self, number: usize, end: PortEnd) {
+        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match ends.get_mut(number) {
+            Some(known) => *known = end,
+            None => ends.push(end),
+        }
+    }
+
+    fn failure(&self, number: usize, state: State) -> Option<Failure> {
+        let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.get(number).or(ends.first())?.failure(state)
+    }
+}
+
+/// Settings and events of ports while they run. A clone refers to the same ports, with those that
+/// are attached later.
 #[derive(Clone, Default)]
-pub struct PortControls(pub(super) Vec<(String, Arc<dyn PortControl>)>);
+pub struct PortControls(Arc<RwLock<Vec<Control>>>);
+
+/// A port by its name.
+type Control = (String, Arc<dyn PortControl>);
 
 impl PortControls {
+    pub(super) fn new(controls: Vec<Control>) -> PortControls {
+        PortControls(Arc::new(RwLock::new(controls)))
+    }
+
+    /// Adds a port, in the place of one of the same name.
+    pub(super) fn attach(&self, name: &str, control: Option<Arc<dyn PortControl>>) {
+        let mut controls = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        controls.retain(|(known, _)| known != name);
+        controls.extend(control.map(|control| (name.to_owned(), control)));
+    }
+
     /// The ports with settings, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &dyn PortControl)> {
-        self.0.iter().map(|(name, control)| (name.as_str(), &**control))
+    pub fn iter(&self) -> impl Iterator<Item = (String, Arc<dyn PortControl>)> + use<> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone().into_iter()
     }
 
     /// Events of the ports: port, name, count.
     pub fn events(&self) -> Vec<(String, &'static str, u64)> {
-        let of = |(port, control): (&str, &dyn PortControl)| {
-            let port = port.to_owned();
-            control.events().into_iter().map(move |(name, n)| (port.clone(), name, n))
-        };
+        let of = |(port, control): Control| control.events().into_iter().map(move |(name, n)| (port.clone(), name, n));
         self.iter().flat_map(of).filter(|(_, _, n)| *n > 0).collect()
     }
 
     /// How paced sources keep their rates until `until`, by port.
     pub fn pacing(&self, until: Instant) -> Vec<(String, Pacing)> {
-        self.iter().filter_map(|(port, control)| Some((port.to_owned(), control.pacing(until)?))).collect()
+        self.iter().filter_map(|(port, control)| Some((port, control.pacing(until)?))).collect()
     }
 
     /// What ports found in sequence numbers, by port.
     pub fn verified(&self) -> Vec<(String, Verified)> {
-        self.iter().filter_map(|(port, control)| Some((port.to_owned(), control.verified()?))).collect()
+        self.iter().filter_map(|(port, control)| Some((port, control.verified()?))).collect()
     }
 
     /// The log of sessions, as far as ports keep one.
     pub fn session_log(&self) -> Vec<(String, String)> {
-        let of = |(port, control): (&str, &dyn PortControl)| {
-            let port = port.to_owned();
-            control.session_log().into_iter().map(move |line| (port.clone(), line))
-        };
+        let of = |(port, control): Control| control.session_log().into_iter().map(move |line| (port.clone(), line));
         self.iter().flat_map(of).collect()
     }
 
     /// What users have of the resources that ports bound, by port.
     pub fn usage(&self) -> Vec<(String, Usage)> {
-        let of = |(port, control): (&str, &dyn PortControl)| {
-            let port = port.to_owned();
-            control.usage().into_iter().map(move |usage| (port.clone(), usage))
-        };
+        let of = |(port, control): Control| control.usage().into_iter().map(move |usage| (port.clone(), usage));
         self.iter().flat_map(of).collect()
     }
 
     /// The settings of a port.
-    pub fn port(&self, name: &str) -> Option<&dyn PortControl> {
-        self.iter().find(|(port, _)| *port == name).map(|(_, control)| control)
+    pub fn port(&self, name: &str) -> Option<Arc<dyn PortControl>> {
+        self.iter().find(|(port, _)| port == name).map(|(_, control)| control)
     }
 }
 
 impl FromIterator<PortControls> for PortControls {
     /// The ports of all of them.
     fn from_iter<I: IntoIterator<Item = PortControls>>(all: I) -> PortControls {
-        PortControls(all.into_iter().flat_map(|controls| controls.0).collect())
+        PortControls::new(all.into_iter().flat_map(|controls| controls.iter().collect::<Vec<_>>()).collect())
     }
 }
 
@@ -120,10 +151,13 @@ pub struct Summary {
     /// How many packets each rule decided on: the rules at the ingress, then those in lanes, each
     /// list with its default as the last.
     pub rule_hits: Vec<(String, u64)>,
+    /// What a bridge did with addresses; `None` if there was none.
+    pub fdb: Option<FdbStats>,
 }
 
 impl Running {
-    /// What the ports are, as they were opened: A and B, or the port of an echo.
+    /// What the ports are, as they were opened: A and B, the port of an echo, or those that a bridge
+    /// began with.
     pub fn infos(&self) -> &[Info] {
         self.observer.infos()
     }
@@ -163,6 +197,11 @@ impl Running {
         self.observer.port_controls()
     }
 
+    /// The ports and addresses of a bridge; `None` if no bridge runs.
+    pub fn bridge(&self) -> Option<&BridgeControl> {
+        self.observer.bridge()
+    }
+
     /// The signal that stops the workers without waiting for them; usable from any thread.
     pub fn stop_signal(&self) -> &Arc<StopSignal> {
         &self.stop
@@ -199,9 +238,8 @@ impl Running {
         for (number, thread) in self.threads.drain(..).enumerate() {
             match thread.join() {
                 Ok(Ok(endings)) => {
-                    for (side, state) in endings.into_iter().flat_map(|ending| ending.faults) {
-                        let end = self.ends.get(side as usize).or(self.ends.first());
-                        if let Some(failure) = end.and_then(|end| end.failure(state))
+                    for (number, state) in endings.into_iter().flat_map(|ending| ending.faults) {
+                        if let Some(failure) = self.ends.failure(number, state)
                             && !port_failures.contains(&failure)
                         {
                             port_failures.push(failure);
@@ -230,6 +268,7 @@ impl Running {
             port_failures,
             failed,
             rule_hits: self.observer.rule_hits(),
+            fdb: self.bridge().map(BridgeControl::stats),
         }
     }
 }

@@ -320,7 +320,7 @@ fn packets_go_to_the_application_whose_rules_match_and_the_others_to_the_default
     drop(rest_app);
     rig.until_event("sessions-ended", 1);
     rig.send(&[&udp(99, 61)]);
-    assert_eq!(rig.tx.counters().snapshot().dropped(DropReason::Filtered), 1);
+    assert_eq!(rig.tx.counters().snapshot().dropped(DropReason::Unclaimed), 1);
     // Another application can have the default now.
     until(|| {
         rig.tx.reclaim();
@@ -508,6 +508,17 @@ fn the_file_has_the_owner_of_the_options_and_the_log_has_the_sessions() {
     rig.until_event("sessions-ended", 1);
     // The end is counted before the log has it.
     until(|| rig.control.session_log() == [format!("{line}: left")]);
+    rig.end();
+}
+
+#[test]
+fn an_application_that_ends_without_closing_its_session_was_killed_says_the_log() {
+    let rig = Rig::new("");
+    let program = Program::connect(&rig, &HELLO);
+    until(|| rig.control.session_log().len() == 1);
+    // Its descriptors are closed, as those of a process that is killed.
+    drop(program);
+    until(|| rig.control.session_log()[0].ends_with(": killed, or ended without closing the session"));
     rig.end();
 }
 

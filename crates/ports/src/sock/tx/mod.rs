@@ -193,7 +193,7 @@ impl SockTx {
     #[inline]
     fn deliver(&mut self, packets: &[Packet], to: u16, totals: &mut TxTotals) {
         let Some(app) = self.apps.get_mut(usize::from(to)) else {
-            return self.counters.dropped(DropReason::Filtered, packets.len() as u64);
+            return self.counters.dropped(DropReason::Unclaimed, packets.len() as u64);
         };
         for packet in packets {
             match app.deliver(packet) {

@@ -1,0 +1,150 @@
+//! `bridge`, and `fdb`: the addresses that a running bridge knows.
+
+use crate::args::{Bridge as Args, Fdb, Of};
+use crate::commands::plan;
+use crate::control::{ask, request};
+use crate::output::outln;
+use crate::run;
+use crate::units::grouped;
+use request::{Addresses, Answer, Request};
+use std::error::Error;
+use std::process::ExitCode;
+use towpath::engine::bridge::{PortMode, StormLimits};
+use towpath::{Bridge, BridgePort, Directions, Forward, Opener, Role, StartError, Uri};
+
+/// The option of a port, of those that were given.
+struct PortOptions<'a> {
+    uris: &'a [Uri],
+}
+
+impl PortOptions<'_> {
+    /// Applies values to the ports that they name.
+    fn apply<X: Clone>(
+        &self,
+        option: &'static str,
+        values: &[Of<X>],
+        ports: &mut [BridgePort],
+        set: impl Fn(&mut BridgePort, X),
+    ) -> Result<(), StartError> {
+        for Of { port, value } in values {
+            let is_named = |uri: &Uri| [uri.as_str(), &uri.short(), uri.target()].contains(&port.as_str());
+            let mut named = (0..self.uris.len()).filter(|at| is_named(&self.uris[*at]));
+            match (named.next(), named.next()) {
+                (Some(at), None) => set(&mut ports[at], value.clone()),
+                (first, _) => {
+                    let known: Vec<_> = self.uris.iter().map(Uri::short).collect();
+                    let which = if first.is_some() { "names several ports" } else { "must name a port" };
+                    let rule = format!("{which} of the command: {}", known.join(", "));
+                    return Err(StartError::Value { what: option, value: port.clone(), rule });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `towpath bridge`.
+pub(crate) fn bridge(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    if !args.run.lanes.is_empty() {
+        let rule = "a bridge has no lanes: use more workers".into();
+        return Err(StartError::Value { what: "lanes", value: format!("{:?}", args.run.lanes), rule }.into());
+    }
+    let uris = args.ports.iter().map(|port| port.parse()).collect::<Result<Vec<Uri>, _>>()?;
+    let mut ports = vec![BridgePort::default(); uris.len()];
+    let options = PortOptions { uris: &uris };
+    options.apply("access", &args.access, &mut ports, |port, vlan| port.mode = PortMode::Access(vlan.0))?;
+    options
+        .apply("trunk", &args.trunk, &mut ports, |port, vlans| port.mode = PortMode::Trunk { vlans, native: None })?;
+    options.apply("native", &args.native, &mut ports, |port, vlan| match &mut port.mode {
+        PortMode::Trunk { native, .. } => *native = Some(vlan.0),
+        mode => *mode = PortMode::Access(vlan.0),
+    })?;
+    options.apply("group", &args.group, &mut ports, |port, group| {
+        port.group = u16::try_from(group.0).unwrap_or(u16::MAX);
+    })?;
+    options.apply("port-entries", &args.port_entries, &mut ports, |port, n| port.max_entries = Some(n.0))?;
+    if let Some(pps) = args.storm {
+        let pps = u32::try_from(pps).unwrap_or(u32::MAX);
+        ports.iter_mut().for_each(|port| port.storm = StormLimits::all(pps));
+    }
+    let mut bridge = like(plan(&args.run, Directions::Both, true)?);
+    bridge.vlans = !(args.access.is_empty() && args.trunk.is_empty() && args.native.is_empty());
+    bridge.ageing = args.ageing;
+    bridge.max_entries = usize::try_from(args.max_entries).unwrap_or(usize::MAX);
+    let mut opener = Opener::new();
+    let opened = uris.iter().map(|uri| opener.open(uri, Role::Both)).collect::<Result<Vec<_>, _>>()?;
+    opener.check()?;
+    run::watch(bridge.prepare(ports.into_iter().zip(opened).collect())?, &args.run)
+}
+
+/// A bridge with the options that all commands have.
+fn like(plan: Forward) -> Bridge {
+    let Forward { workers, cores, idle, egress_wait, drain, at_rx, gro, gso, count, pool, .. } = plan;
+    let mut bridge = Bridge::default();
+    (bridge.workers, bridge.cores, bridge.idle) = (workers, cores, idle);
+    (bridge.egress_wait, bridge.drain, bridge.at_rx) = (egress_wait, drain, at_rx);
+    (bridge.gro, bridge.gso, bridge.count, bridge.pool) = (gro, gso, count, pool);
+    bridge
+}
+
+/// `towpath fdb`.
+pub(crate) fn fdb(args: &Fdb) -> Result<ExitCode, Box<dyn Error>> {
+    let ageing = args.ageing.map(|ageing| ageing.as_secs_f64());
+    let mut from = 0;
+    let mut all: Option<Addresses> = None;
+    // An answer has a page of addresses; only the first request changes anything.
+    loop {
+        let first = all.is_none();
+        let request = request::Fdb {
+            flush: args.flush.clone().filter(|_| first),
+            ageing: ageing.filter(|_| first),
+            after: all
+                .as_ref()
+                .and_then(|all| all.addresses.last())
+                .map(|last| (last.bridge.clone(), last.vlan, last.mac.clone())),
+        };
+        let page = match serde_json::from_str(&ask(&args.control, &Request::Fdb(request))?)? {
+            Answer::Fdb(page) => page,
+            Answer::Error(error) => return Err(error.into()),
+            _ => return Err("an answer to another request".into()),
+        };
+        let (more, n) = (page.more, page.addresses.len());
+        match &mut all {
+            None => all = Some(page),
+            Some(all) => all.addresses.extend(page.addresses),
+        }
+        from += n;
+        if !more || n == 0 {
+            break;
+        }
+    }
+    let Some(mut all) = all else { return Ok(ExitCode::SUCCESS) };
+    all.more = false;
+    if args.json {
+        outln!("{}", serde_json::to_string(&all)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let width = all.addresses.iter().map(|line| line.port.chars().count()).max().unwrap_or(0).max(4);
+    if from > 0 {
+        outln!("{:>4}  {:17}  {:width$}  {:>8}", "vlan", "address", "port", "age")?;
+    }
+    for line in &all.addresses {
+        let vlan = if line.vlan == 0 { "-".to_owned() } else { line.vlan.to_string() };
+        let age = if line.r#static { "static".to_owned() } else { format!("{:.0} s", line.age) };
+        outln!("{vlan:>4}  {}  {:width$}  {age:>8}", line.mac, line.port)?;
+    }
+    for bridge in &all.bridges {
+        outln!(
+            "{}: {} addresses; {} learned, {} moved, {} aged, {} flushed; {} refused at a limit; ageing {} s",
+            bridge.name,
+            grouped(bridge.entries),
+            grouped(bridge.learned),
+            grouped(bridge.moved),
+            grouped(bridge.aged),
+            grouped(bridge.flushed),
+            grouped(bridge.refused),
+            bridge.ageing
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
