@@ -29,6 +29,7 @@ pub(crate) struct Summary {
     pub(crate) gone: Vec<String>,
     pub(crate) failed: Vec<String>,
     pub(crate) failures: Vec<String>,
+    pub(crate) fdb: Option<serde_json::Value>,
     pub(crate) sandbox: Sandbox,
 }
 
@@ -140,6 +141,8 @@ pub(crate) struct MissedAt {
 pub(crate) struct Balance {
     pub(crate) received: u64,
     pub(crate) split: u64,
+    /// Copies for several egresses.
+    pub(crate) flooded: u64,
     pub(crate) sent: u64,
     pub(crate) merged: u64,
     pub(crate) drops: Vec<Drops>,
@@ -160,9 +163,9 @@ impl Summary {
             (0, 0, 0),
             "the balance is not exact: {self:#?}"
         );
-        let Balance { received, split, sent, merged, drops } = &self.balance;
+        let Balance { received, split, flooded, sent, merged, drops } = &self.balance;
         let dropped: u64 = drops.iter().map(|d| d.packets).sum();
-        assert_eq!(received + split, sent + merged + dropped, "the balance does not add up: {self:#?}");
+        assert_eq!(received + split + flooded, sent + merged + dropped, "the balance does not add up: {self:#?}");
         self
     }
 

@@ -77,6 +77,24 @@ impl Key {
     }
 }
 
+/// A key with its hash, which is computed once.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe {
+    key: Key,
+    hash: u64,
+}
+
+impl Probe {
+    /// No key: nothing is found under it.
+    pub const ZERO: Probe = Probe { key: Key::ZERO, hash: 0 };
+
+    /// The key.
+    #[inline]
+    pub fn key(&self) -> Key {
+        self.key
+    }
+}
+
 /// Configuration of a forwarding database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -196,6 +214,61 @@ fn port_of(value: u64) -> usize {
     (value >> PORT_SHIFT) as usize & (MAX_PORTS - 1)
 }
 
+/// A [table](Fdb) with what every look at it needs, for the length of a burst.
+#[derive(Clone, Copy)]
+pub struct Table<'a> {
+    fdb: &'a Fdb,
+    buckets: &'a [Bucket],
+    multiplier: u64,
+    shift: u32,
+}
+
+impl Table<'_> {
+    /// A key with its hash: the bucket comes from the upper bits, the tag from others.
+    #[inline]
+    pub fn probe(&self, key: Key) -> Probe {
+        Probe { key, hash: key.0.wrapping_mul(self.multiplier) }
+    }
+
+    /// The bucket of a hash. There is one, by the width of the shift.
+    #[inline]
+    fn bucket(&self, hash: u64) -> Option<&Bucket> {
+        self.buckets.get((hash >> self.shift) as usize)
+    }
+
+    /// Prefetches the entry of a key.
+    #[inline]
+    pub fn prefetch(&self, probe: &Probe) {
+        if let Some(bucket) = self.bucket(probe.hash) {
+            prefetch_line(bucket);
+        }
+    }
+
+    /// The number of the port that an address is behind.
+    #[inline]
+    pub fn lookup(&self, probe: &Probe) -> Option<usize> {
+        match self.bucket(probe.hash).and_then(|bucket| find_in(bucket, probe)) {
+            Some(found) => Some(found.port()),
+            None => self.fdb.find(probe).map(|found| found.port()),
+        }
+    }
+
+    /// A packet from an address came by `port` at `tick`.
+    #[inline]
+    pub fn learn(&self, probe: &Probe, port: usize, tick: u32) -> Learned {
+        let known = tag_of(probe.hash) | PRESENT | (port as u64) << PORT_SHIFT | u64::from(tick);
+        if let Some(bucket) = self.bucket(probe.hash) {
+            for (at, slot) in bucket.keys.iter().zip(&bucket.values) {
+                // A value that says all this needs no second look at the key.
+                if at.load(Relaxed) == probe.key.0 && slot.load(Relaxed) == known {
+                    return Learned::Known;
+                }
+            }
+        }
+        self.fdb.learn_news(probe, port, tick)
+    }
+}
+
 impl Fdb {
     /// An empty table. `max_entries` is brought into the range from 1 to [`MAX_ENTRIES`].
     pub fn new(config: FdbConfig) -> Fdb {
@@ -228,51 +301,29 @@ impl Fdb {
         ticks(now.saturating_duration_since(self.started)) as u32
     }
 
-    /// The hash of a key: the bucket comes from its upper bits, the tag from others.
+    /// The table as a burst looks at it.
     #[inline]
-    fn hash(&self, key: Key) -> u64 {
-        let product = u128::from(key.0) * u128::from(self.multiplier);
-        product as u64 ^ (product >> 64) as u64
+    pub fn table(&self) -> Table<'_> {
+        Table { fdb: self, buckets: &self.buckets, multiplier: self.multiplier, shift: self.shift }
     }
 
-    #[inline]
+    /// A bucket behind that of a hash.
     fn bucket(&self, hash: u64, probe: usize) -> &Bucket {
         let at = (hash >> self.shift) as usize + probe;
         &self.buckets[at & (self.buckets.len() - 1)]
     }
 
-    /// Prefetches the entry of a key.
-    #[inline]
-    pub fn prefetch(&self, key: Key) {
-        prefetch_line(self.bucket(self.hash(key), 0));
+    /// Looks in all buckets in which the entry may be, as far as any entry was ever put.
+    #[inline(never)]
+    fn find(&self, probe: &Probe) -> Option<Found<'_>> {
+        (0..=self.displaced.load(Relaxed)).find_map(|at| find_in(self.bucket(probe.hash, at), probe))
     }
 
-    #[inline]
-    fn find(&self, key: Key) -> Option<Found<'_>> {
-        let hash = self.hash(key);
-        let own = find_in(self.bucket(hash, 0), key, hash);
-        if own.is_some() { own } else { self.find_displaced(key, hash) }
-    }
-
-    /// Looks in the buckets behind the entry's own, as far as any entry was ever put.
-    fn find_displaced(&self, key: Key, hash: u64) -> Option<Found<'_>> {
-        (1..=self.displaced.load(Relaxed)).find_map(|probe| find_in(self.bucket(hash, probe), key, hash))
-    }
-
-    /// The number of the port that an address is behind.
-    #[inline]
-    pub fn lookup(&self, key: Key) -> Option<usize> {
-        self.find(key).map(|found| found.port())
-    }
-
-    /// A packet from `key` came by `port` at `tick`.
-    #[inline]
-    pub fn learn(&self, key: Key, port: usize, tick: u32) -> Learned {
-        let Some(found) = self.find(key) else { return self.insert(key, port, tick) };
+    /// An address, a port or a time that the entry does not have.
+    #[inline(never)]
+    fn learn_news(&self, probe: &Probe, port: usize, tick: u32) -> Learned {
+        let Some(found) = self.find(probe) else { return self.insert(probe, port, tick) };
         let is_here = found.port() == port;
-        if is_here && found.value as u32 == tick {
-            return Learned::Known;
-        }
         if is_here || found.value & STATIC != 0 {
             // A value that changes meanwhile is renewed by the next packet.
             let renewed = found.value & !u64::from(u32::MAX) | u64::from(tick);
@@ -316,21 +367,21 @@ impl Fdb {
     }
 
     #[cold]
-    fn insert(&self, key: Key, port: usize, tick: u32) -> Learned {
+    fn insert(&self, probe: &Probe, port: usize, tick: u32) -> Learned {
         if self.is_full(port) {
             self.refused.fetch_add(1, Relaxed);
             return Learned::Refused;
         }
         let Ok(_writer) = self.writer.try_lock() else { return Learned::Later };
-        self.insert_locked(key, port, u64::from(tick))
+        self.insert_locked(probe, port, u64::from(tick))
     }
 
     /// `rest`: the time, and the bit of static entries.
-    fn insert_locked(&self, key: Key, port: usize, rest: u64) -> Learned {
-        if self.find(key).is_some() {
+    fn insert_locked(&self, probe: &Probe, port: usize, rest: u64) -> Learned {
+        if self.find(probe).is_some() {
             return Learned::Later;
         }
-        let hash = self.hash(key);
+        let Probe { key, hash } = *probe;
         let free = (0..PROBES).find_map(|probe| {
             let bucket = self.bucket(hash, probe);
             let slot = bucket.keys.iter().position(|key| key.load(Relaxed) == 0)?;
@@ -358,7 +409,7 @@ impl Fdb {
     pub fn add_static(&self, key: Key, port: usize) -> bool {
         let _writer = self.lock();
         self.remove_where(|found, _| found == key);
-        self.insert_locked(key, port, STATIC) == Learned::New
+        self.insert_locked(&self.table().probe(key), port, STATIC) == Learned::New
     }
 
     /// Removes entries that `which` chooses by key and value; returns their number. The caller has
@@ -485,18 +536,19 @@ fn ticks(time: Duration) -> u64 {
 
 #[inline]
 fn tag_of(hash: u64) -> u64 {
-    hash << TAG_SHIFT
+    (hash << 16) & (u64::MAX << TAG_SHIFT)
 }
 
 #[inline]
-fn find_in(bucket: &Bucket, key: Key, hash: u64) -> Option<Found<'_>> {
+fn find_in<'a>(bucket: &'a Bucket, probe: &Probe) -> Option<Found<'a>> {
+    const MASK: u64 = u64::MAX << TAG_SHIFT | PRESENT;
     for (at, slot) in bucket.keys.iter().zip(&bucket.values) {
-        if at.load(Relaxed) == key.0 {
+        if at.load(Relaxed) == probe.key.0 {
             // The value's key was written before it: the second look at the key sees that one, or
             // a later one.
             let value = slot.load(Acquire);
-            let is_whole = value & PRESENT != 0 && (value ^ tag_of(hash)) >> TAG_SHIFT == 0;
-            if is_whole && at.load(Relaxed) == key.0 {
+            let is_whole = (value ^ (tag_of(probe.hash) | PRESENT)) & MASK == 0;
+            if is_whole && at.load(Relaxed) == probe.key.0 {
                 return Some(Found { slot, value });
             }
         }

@@ -32,7 +32,7 @@ pub use storm::StormLimits;
 pub use vlan::{PortMode, VlanSet};
 
 use crate::hub::{Ports, Switch};
-use fdb::{Fdb, Key};
+use fdb::{Fdb, Key, Probe};
 use std::sync::Arc;
 use std::time::Instant;
 use storm::{FloodKind, StormControl};
@@ -83,54 +83,128 @@ impl PortState {
 }
 
 /// Where a frame goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum To {
-    Port(u16),
+    Port(usize),
     Flood(FloodKind),
     Drop(DropReason),
 }
 
-/// The addresses of a frame, as keys of the table.
-#[derive(Clone, Copy)]
-struct Frame {
-    from: Key,
-    to: Key,
-    /// The low 48 bits of the destination.
-    destination: u64,
-    /// The VLAN and the priority; 0 if the bridge ignores VLANs.
-    tci: u16,
-    refused: Option<DropReason>,
-}
+/// A [`To`] in two bytes: a port's number, or a flag with a reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Decision(u16);
 
-impl Frame {
-    const NONE: Frame =
-        Frame { from: Key::ZERO, to: Key::ZERO, destination: 0, tci: 0, refused: Some(DropReason::Malformed) };
+impl Decision {
+    /// The table decides.
+    const NONE: Decision = Decision(u16::MAX);
+    const FLOOD: u16 = 0x8000;
+    const DROP: u16 = 0x4000;
 
-    fn refused(reason: DropReason) -> Frame {
-        Frame { refused: Some(reason), ..Frame::NONE }
+    const fn flood(kind: FloodKind) -> Decision {
+        Decision(Decision::FLOOD | kind as u16)
+    }
+
+    const fn drop(reason: DropReason) -> Decision {
+        Decision(Decision::DROP | reason as u16)
+    }
+
+    #[inline]
+    fn is_port(self) -> bool {
+        self.0 & (Decision::FLOOD | Decision::DROP) == 0
+    }
+
+    #[inline]
+    fn to(self) -> To {
+        match self.0 {
+            number if self.is_port() => To::Port(number.into()),
+            code if code & Decision::FLOOD != 0 => To::Flood(FloodKind::ALL[usize::from(code) & 3]),
+            code => To::Drop(DropReason::ALL[usize::from(code & 0xff)]),
+        }
     }
 }
+
+/// Ports that an ingress may send to.
+#[derive(Clone)]
+struct Reach {
+    /// The [version](Ports::version) of the ports that it was derived from.
+    version: u64,
+    ports: [u64; fdb::MAX_PORTS / 64],
+}
+
+impl Reach {
+    const NONE: Reach = Reach { version: 0, ports: [0; fdb::MAX_PORTS / 64] };
+
+    #[inline]
+    fn contains(&self, number: usize) -> bool {
+        self.ports[number / 64 % (fdb::MAX_PORTS / 64)] >> (number % 64) & 1 != 0
+    }
+
+    /// All members but the ingress itself, and those of its group.
+    #[cold]
+    fn derive<R: RxQueue, T: TxQueue>(&mut self, ingress: usize, ports: &Ports<R, T, PortState>) {
+        *self = Reach { version: ports.version(), ..Reach::NONE };
+        let group = ports.get(ingress).map_or(0, |port| port.group);
+        for number in ports.members().iter().map(|number| usize::from(*number)) {
+            let other = ports.get(number).map_or(0, |port| port.group);
+            if number != ingress && number < fdb::MAX_PORTS && (group == 0 || group != other) {
+                self.ports[number / 64] |= 1 << (number % 64);
+            }
+        }
+    }
+}
+
+/// What is known of the frames of a burst; its content is of one burst alone.
+struct Burst {
+    from: [Probe; BURST],
+    to: [Probe; BURST],
+    /// The VLAN and the priority; 0 if the bridge ignores VLANs.
+    tci: [u16; BURST],
+    decisions: [Decision; BURST],
+}
+
+const BURST: usize = Batch::<64>::CAPACITY;
 
 /// The switch of a learning bridge, one per worker.
 pub struct Bridge {
     fdb: Arc<Fdb>,
     is_vlan_aware: bool,
+    /// By ingress.
+    reach: Vec<Reach>,
     targets: Vec<u16>,
+    burst: Box<Burst>,
 }
 
-/// The addresses of the two, and the type behind them, in the first 14 bytes.
+/// The addresses, and the type behind them, in the first 14 bytes.
 #[inline]
 fn addresses(header: &[u8; HEADER]) -> (u64, u64, u64) {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = *header;
-    let destination = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+    let destination = u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 16;
     let source_and_type = u64::from_be_bytes([g, h, i, j, k, l, m, n]);
     (destination, source_and_type >> 16, source_and_type & 0xffff)
+}
+
+/// The decision for a frame to a group.
+#[inline(never)]
+fn of_group(destination: u64) -> Decision {
+    if destination == BROADCAST {
+        Decision::flood(FloodKind::Broadcast)
+    } else if destination & !0xf == RESERVED && destination != RESERVED {
+        Decision::drop(DropReason::Reserved)
+    } else {
+        Decision::flood(FloodKind::Multicast)
+    }
 }
 
 impl Bridge {
     /// A switch that shares `fdb` with those of other workers.
     pub fn new(fdb: Arc<Fdb>, is_vlan_aware: bool) -> Bridge {
-        Bridge { fdb, is_vlan_aware, targets: Vec::with_capacity(fdb::MAX_PORTS) }
+        let burst = Burst {
+            from: [Probe::ZERO; BURST],
+            to: [Probe::ZERO; BURST],
+            tci: [0; BURST],
+            decisions: [Decision::NONE; BURST],
+        };
+        let targets = Vec::with_capacity(fdb::MAX_PORTS);
+        Bridge { fdb, is_vlan_aware, reach: Vec::new(), targets, burst: Box::new(burst) }
     }
 
     /// The table.
@@ -156,97 +230,114 @@ impl Bridge {
     }
 
     /// Reads the addresses of a frame; for a bridge that knows VLANs, moves its tag into the
-    /// metadata.
+    /// metadata. Returns the keys and the VLAN, or why the frame is dropped without a look at its
+    /// source.
     #[inline]
-    fn parse<R: RxQueue, T: TxQueue>(
-        &self,
+    fn parse<const VLANS: bool, R: RxQueue, T: TxQueue>(
         ingress: usize,
         packet: &mut Packet,
         ports: &mut Ports<R, T, PortState>,
-    ) -> Frame {
-        if packet.linear().len() < TAGGED_HEADER
-            && let Err(reason) = Bridge::make_header_linear(ingress, packet, ports)
-        {
-            return Frame::refused(reason);
+    ) -> Result<(u64, u64, u16), DropReason> {
+        if packet.linear().len() < TAGGED_HEADER {
+            Bridge::make_header_linear(ingress, packet, ports)?;
         }
-        let Some(header) = packet.linear().first_chunk() else { return Frame::NONE };
+        let header = packet.linear().first_chunk().ok_or(DropReason::Malformed)?;
         let (destination, source, ethertype) = addresses(header);
         if source & GROUP != 0 || source == 0 {
-            return Frame::NONE;
+            return Err(DropReason::Malformed);
         }
         if destination == PAUSE {
-            return Frame::refused(DropReason::Reserved);
+            return Err(DropReason::Reserved);
         }
-        let mut frame =
-            Frame { from: Key::new(0, source), to: Key::new(0, destination), destination, tci: 0, refused: None };
-        if self.is_vlan_aware {
+        let mut tci = 0;
+        if VLANS {
             let member = ports.get(ingress).map(|port| &port.membership);
-            match member.and_then(|member| classify(member, packet, ethertype)) {
-                Some(tci) => {
-                    (frame.from, frame.to, frame.tci) = (Key::new(tci, source), Key::new(tci, destination), tci);
+            tci = member.and_then(|member| classify(member, packet, ethertype)).ok_or(DropReason::Vlan)?;
+        }
+        Ok((destination, source, tci))
+    }
+
+    /// Decides on every frame of a burst, in order. Returns the port that all of them leave by, if
+    /// it is one.
+    #[inline]
+    fn decide<const VLANS: bool, R: RxQueue, T: TxQueue>(
+        &mut self,
+        ingress: usize,
+        burst: &mut Batch,
+        ports: &mut Ports<R, T, PortState>,
+        tick: u32,
+    ) -> Option<usize> {
+        let table = self.fdb.table();
+        let Burst { from, to, tci: tcis, decisions } = &mut *self.burst;
+        for (at, packet) in burst.as_mut_slice().iter_mut().enumerate().take(BURST) {
+            match Bridge::parse::<VLANS, R, T>(ingress, packet, ports) {
+                Ok((destination, source, tci)) => {
+                    let is_group = destination & GROUP != 0;
+                    decisions[at] = if is_group { of_group(destination) } else { Decision::NONE };
+                    from[at] = table.probe(Key::new(tci, source));
+                    to[at] = table.probe(Key::new(tci, destination));
+                    table.prefetch(&from[at]);
+                    table.prefetch(&to[at]);
+                    tcis[at] = tci;
                 }
-                None => return Frame::refused(DropReason::Vlan),
+                Err(reason) => (decisions[at], from[at]) = (Decision::drop(reason), Probe::ZERO),
             }
         }
-        // After the VLAN, so that the source of a reserved frame is learned where it is.
-        if destination & !0xf == RESERVED && destination != RESERVED {
-            frame.refused = Some(DropReason::Reserved);
+        let (reach, mut learned, mut others) = (&self.reach[ingress], Key::ZERO, 0);
+        let n = burst.len().min(BURST);
+        for at in 0..n {
+            let source = &from[at];
+            if source.key() != learned && source.key() != Key::ZERO {
+                table.learn(source, ingress, tick);
+                learned = source.key();
+            }
+            if decisions[at] == Decision::NONE {
+                decisions[at] = match table.lookup(&to[at]) {
+                    None => Decision::flood(FloodKind::Unknown),
+                    Some(port) if !reach.contains(port) => out_of_reach(ingress, port, ports),
+                    Some(port) if VLANS && !is_member(ports, port, tcis[at]) => Decision::drop(DropReason::Vlan),
+                    Some(port) => Decision(port as u16),
+                };
+            }
+            others |= decisions[at].0 ^ decisions[0].0;
         }
-        frame
+        (!VLANS && others == 0 && decisions[0].is_port()).then_some(decisions[0].0.into())
     }
 
-    /// Where a frame goes. Its source is known by now.
-    #[inline]
-    fn decide<R: RxQueue, T: TxQueue>(
-        &self,
-        ingress: usize,
-        frame: &Frame,
-        ports: &Ports<R, T, PortState>,
-        from: &PortState,
-    ) -> To {
-        if frame.destination & GROUP != 0 {
-            let is_broadcast = frame.destination == BROADCAST;
-            return To::Flood(if is_broadcast { FloodKind::Broadcast } else { FloodKind::Multicast });
-        }
-        let Some(to) = self.fdb.lookup(frame.to) else { return To::Flood(FloodKind::Unknown) };
-        if to == ingress {
-            return To::Drop(DropReason::SamePort);
-        }
-        let Some(port) = ports.get(to) else { return To::Flood(FloodKind::Unknown) };
-        if from.group != 0 && from.group == port.group {
-            return To::Drop(DropReason::NoEgress);
-        }
-        if self.is_vlan_aware && !port.membership.contains(frame.tci & 0xfff) {
-            return To::Drop(DropReason::Vlan);
-        }
-        To::Port(to as u16)
-    }
-
-    /// Sends a frame to its port, or floods or drops it.
+    /// Sends frame `at` to its port, or floods or drops it.
     #[inline]
     fn dispatch<R: RxQueue, T: TxQueue>(
         &mut self,
         ingress: usize,
-        mut packet: Packet,
-        frame: &Frame,
-        to: To,
+        at: usize,
+        packet: Packet,
         ports: &mut Ports<R, T, PortState>,
         now: Instant,
     ) {
-        match to {
-            To::Port(to) => {
-                let to = usize::from(to);
-                if self.is_vlan_aware {
-                    match Bridge::tag(ingress, packet, frame, to, ports) {
-                        Some(tagged) => packet = tagged,
-                        None => return,
-                    }
-                }
-                ports.send(to, packet);
-            }
+        match self.burst.decisions[at].to() {
+            To::Port(to) => self.send(ingress, at, to, packet, ports),
             To::Drop(reason) => ports.drop(ingress, reason, packet),
-            To::Flood(kind) => self.flood(ingress, packet, frame, kind, ports, now),
+            To::Flood(kind) => self.flood(ingress, at, packet, kind, ports, now),
         }
+    }
+
+    /// Sends frame `at`, or a copy of it, to a port.
+    #[inline]
+    fn send<R: RxQueue, T: TxQueue>(
+        &self,
+        ingress: usize,
+        at: usize,
+        to: usize,
+        mut packet: Packet,
+        ports: &mut Ports<R, T, PortState>,
+    ) {
+        if self.is_vlan_aware {
+            match Bridge::tag(ingress, packet, self.burst.tci[at], to, ports) {
+                Some(tagged) => packet = tagged,
+                None => return,
+            }
+        }
+        ports.send(to, packet);
     }
 
     /// Gives a packet the tag that it leaves with. A packet that can't have it is dropped by name.
@@ -254,11 +345,11 @@ impl Bridge {
     fn tag<R: RxQueue, T: TxQueue>(
         ingress: usize,
         mut packet: Packet,
-        frame: &Frame,
+        tci: u16,
         to: usize,
         ports: &mut Ports<R, T, PortState>,
     ) -> Option<Packet> {
-        let vlan = frame.tci & 0xfff;
+        let vlan = tci & 0xfff;
         let strips = ports.get(to).is_some_and(|port| port.membership.strips(vlan));
         let service = packet.vlan().is_some_and(|tag| tag.service);
         if strips {
@@ -276,35 +367,28 @@ impl Bridge {
                 }
             }
         }
-        packet.set_vlan(Some(Vlan { tci: frame.tci, service: false }));
+        packet.set_vlan(Some(Vlan { tci, service: false }));
         Some(packet)
     }
 
-    /// Sends a frame to every other port that may have it.
+    /// Sends frame `at` to every other port that may have it.
     fn flood<R: RxQueue, T: TxQueue>(
         &mut self,
         ingress: usize,
+        at: usize,
         packet: Packet,
-        frame: &Frame,
         kind: FloodKind,
         ports: &mut Ports<R, T, PortState>,
         now: Instant,
     ) {
-        let Some(from) = ports.get_mut(ingress) else { return };
-        if !from.storm.grants(kind, now) {
+        if !ports.get_mut(ingress).is_some_and(|from| from.storm.grants(kind, now)) {
             return ports.drop(ingress, DropReason::Storm, packet);
         }
-        let group = from.group;
         let mut targets = std::mem::take(&mut self.targets);
         targets.clear();
-        let may = |number: &u16| {
-            usize::from(*number) != ingress
-                && ports.get(usize::from(*number)).is_some_and(|port| {
-                    (group == 0 || port.group != group)
-                        && (!self.is_vlan_aware || port.membership.contains(frame.tci & 0xfff))
-                })
-        };
-        targets.extend(ports.members().iter().copied().filter(may));
+        let (reach, vlan) = (&self.reach[ingress], self.burst.tci[at] & 0xfff);
+        let may = |number: usize| reach.contains(number) && (!self.is_vlan_aware || is_member(ports, number, vlan));
+        targets.extend(ports.members().iter().copied().filter(|number| may(usize::from(*number))));
         match targets.split_last() {
             None => ports.drop(ingress, DropReason::NoEgress, packet),
             Some((last, others)) => {
@@ -313,16 +397,47 @@ impl Bridge {
                     match ports.cache(ingress).and_then(|cache| packet.duplicate(cache)) {
                         Some(copy) => {
                             copies += 1;
-                            self.dispatch(ingress, copy, frame, To::Port(to), ports, now);
+                            self.send(ingress, at, to.into(), copy, ports);
                         }
                         None => lost += 1,
                     }
                 }
                 ports.flooded(ingress, copies, lost);
-                self.dispatch(ingress, packet, frame, To::Port(*last), ports, now);
+                self.send(ingress, at, usize::from(*last), packet, ports);
             }
         }
         self.targets = targets;
+    }
+
+    /// Brings the reach of an ingress up to date.
+    #[inline]
+    fn update_reach<R: RxQueue, T: TxQueue>(&mut self, ingress: usize, ports: &Ports<R, T, PortState>) {
+        if self.reach.len() <= ingress {
+            self.reach.resize(ingress + 1, Reach::NONE);
+        }
+        if self.reach[ingress].version != ports.version() {
+            self.reach[ingress].derive(ingress, ports);
+        }
+    }
+}
+
+/// Whether a port is a member of the VLAN of a frame.
+#[inline]
+fn is_member<R, T>(ports: &Ports<R, T, PortState>, number: usize, tci: u16) -> bool {
+    ports.get(number).is_some_and(|port| port.membership.contains(tci & 0xfff))
+}
+
+/// Why a port that the table names can't have a frame.
+#[cold]
+fn out_of_reach<R, T>(ingress: usize, to: usize, ports: &Ports<R, T, PortState>) -> Decision {
+    if to == ingress {
+        Decision::drop(DropReason::SamePort)
+    } else if ports.members().contains(&(to as u16)) {
+        // It is of the same group.
+        Decision::drop(DropReason::NoEgress)
+    } else {
+        // It left, and its addresses are about to be flushed.
+        Decision::flood(FloodKind::Unknown)
     }
 }
 
@@ -356,35 +471,23 @@ impl Switch for Bridge {
         now: Instant,
     ) {
         let n = burst.len();
-        let mut frames = [Frame::NONE; Batch::<64>::CAPACITY];
+        if n == 0 {
+            return;
+        }
+        self.update_reach(ingress, ports);
         burst.iter().for_each(Packet::prefetch_data);
-        for (packet, frame) in burst.as_mut_slice().iter_mut().zip(&mut frames) {
-            *frame = self.parse(ingress, packet, ports);
-            self.fdb.prefetch(frame.from);
-            self.fdb.prefetch(frame.to);
-        }
-        let Some(from) = ports.get(ingress) else { return };
         let tick = self.fdb.tick_of(now);
-        let mut decisions = [To::Drop(DropReason::Malformed); Batch::<64>::CAPACITY];
-        let mut learned = Key::ZERO;
-        for (frame, to) in frames[..n].iter().zip(&mut decisions) {
-            if frame.from != learned && frame.from != Key::ZERO {
-                self.fdb.learn(frame.from, ingress, tick);
-                learned = frame.from;
-            }
-            *to = match frame.refused {
-                None => self.decide(ingress, frame, ports, from),
-                Some(reason) => To::Drop(reason),
-            };
-        }
-        if let (To::Port(to), false) = (decisions[0], self.is_vlan_aware)
-            && decisions[1..n].iter().all(|other| *other == decisions[0])
-        {
-            return ports.send_all(usize::from(to), burst);
+        let common = if self.is_vlan_aware {
+            self.decide::<true, R, T>(ingress, burst, ports, tick)
+        } else {
+            self.decide::<false, R, T>(ingress, burst, ports, tick)
+        };
+        if let Some(port) = common {
+            return ports.send_all(port, burst);
         }
         let mut packets = std::mem::take(burst);
-        for ((packet, frame), to) in packets.drain_front(n).zip(&frames).zip(decisions) {
-            self.dispatch(ingress, packet, frame, to, ports, now);
+        for (at, packet) in packets.drain_front(n).enumerate() {
+            self.dispatch(ingress, at, packet, ports, now);
         }
     }
 

@@ -37,6 +37,12 @@ pub(super) enum FloodKind {
     Unknown,
 }
 
+impl FloodKind {
+    /// By their numbers; the last one again, so that two bits name one.
+    pub(super) const ALL: [FloodKind; 4] =
+        [FloodKind::Broadcast, FloodKind::Multicast, FloodKind::Unknown, FloodKind::Unknown];
+}
+
 /// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 /// Packets that a bucket holds at least: a burst.

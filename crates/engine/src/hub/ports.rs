@@ -13,11 +13,12 @@ pub struct Ports<R, T, P> {
     listed: Vec<u16>,
     /// The ingress has no more packets at this moment.
     emptied: bool,
+    version: u64,
 }
 
 impl<R, T, P> Default for Ports<R, T, P> {
     fn default() -> Ports<R, T, P> {
-        Ports { slots: Vec::new(), members: Vec::new(), listed: Vec::new(), emptied: true }
+        Ports { slots: Vec::new(), members: Vec::new(), listed: Vec::new(), emptied: true, version: 1 }
     }
 }
 
@@ -26,6 +27,13 @@ impl<R, T, P> Ports<R, T, P> {
     #[inline]
     pub fn members(&self) -> &[u16] {
         &self.members
+    }
+
+    /// A number that changes with the members: what a switch derives from them holds as long as it
+    /// stays. It is never 0.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// What the switch knows of a port.
@@ -60,6 +68,7 @@ impl<R, T, P> Ports<R, T, P> {
         self.slots[number] = Some(Box::new(port));
         self.members = self.iter().map(|(number, _)| number as u16).collect();
         self.listed.reserve(self.slots.len());
+        self.version += 1;
     }
 
     /// The port takes part no more; it keeps what it holds.
@@ -69,6 +78,7 @@ impl<R, T, P> Ports<R, T, P> {
         T: TxQueue,
     {
         self.members.retain(|member| usize::from(*member) != number);
+        self.version += 1;
         if let Some(port) = self.slot_mut(number) {
             port.retire();
         }
@@ -76,6 +86,7 @@ impl<R, T, P> Ports<R, T, P> {
 
     pub(super) fn remove(&mut self, number: usize) {
         self.members.retain(|member| usize::from(*member) != number);
+        self.version += 1;
         self.listed.retain(|listed| usize::from(*listed) != number);
         if let Some(slot) = self.slots.get_mut(number) {
             *slot = None;

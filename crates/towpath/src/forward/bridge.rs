@@ -181,7 +181,15 @@ impl Bridge {
         let (control, mut hubs) = BridgeControl::new(settings, limit)?;
         // All at once: what one port may deliver depends on what the others take.
         let accept = infos.iter().fold(Offloads::NONE, |all, info| all.with(info.tx_offloads));
-        for (port, opened) in ports {
+        for (mut port, opened) in ports {
+            let info = opened.info();
+            if port.name.is_empty()
+                && let Some(netns) = &info.netns
+                && infos.iter().filter(|other| other.name == info.name).count() > 1
+            {
+                // Interfaces of the same name in different network namespaces.
+                port.name = format!("{}?netns={netns}", info.name);
+            }
             control.add(port, opened, accept, &mut hubs)?;
         }
         let mut threads = Vec::<(Placement, Work)>::new();

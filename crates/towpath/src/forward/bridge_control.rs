@@ -155,12 +155,6 @@ impl BridgeControl {
         let mut info = opened.info().clone();
         let is_used = |ports: &Ports, name: &str| ports.attached.iter().any(|port| port.name == name);
         if port.name.is_empty() {
-            // Interfaces of the same name in different network namespaces.
-            if is_used(ports, &info.name)
-                && let Some(netns) = &info.netns
-            {
-                info.name = format!("{}?netns={netns}", info.name);
-            }
             port.name = info.name.clone();
         }
         if is_used(ports, &port.name) {

@@ -12,6 +12,16 @@ fn key(n: u64) -> Key {
     Key::new((n % 7) as u16, 0x0200_0000_0000 | n)
 }
 
+fn learn(table: &Fdb, key: Key, port: usize, tick: u32) -> Learned {
+    let table = table.table();
+    table.learn(&table.probe(key), port, tick)
+}
+
+fn lookup(table: &Fdb, key: Key) -> Option<usize> {
+    let table = table.table();
+    table.lookup(&table.probe(key))
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Learn(u64, usize),
@@ -92,10 +102,10 @@ proptest! {
         for op in ops {
             match op {
                 Op::Learn(n, port) => {
-                    prop_assert_eq!(table.learn(key(n), port, table.tick_of(at(model.now))), model.learn(n, port));
+                    prop_assert_eq!(learn(&table, key(n), port, table.tick_of(at(model.now))), model.learn(n, port));
                 }
                 Op::Lookup(n) => {
-                    prop_assert_eq!(table.lookup(key(n)), model.entries.get(&n).map(|entry| entry.0));
+                    prop_assert_eq!(lookup(&table, key(n)), model.entries.get(&n).map(|entry| entry.0));
                 }
                 Op::Static(n, port) => {
                     model.entries.remove(&n);
@@ -114,7 +124,7 @@ proptest! {
                     model.now += ms;
                     table.tick(at(model.now));
                     for n in model.age() {
-                        if table.lookup(key(n)).is_none() {
+                        if lookup(&table, key(n)).is_none() {
                             model.entries.remove(&n);
                         }
                     }
@@ -139,11 +149,11 @@ fn a_hundred_thousand_addresses_are_learned_and_found_and_one_more_than_the_limi
     const N: u64 = 100_000;
     let table = fdb(N as usize, Duration::from_secs(300));
     for n in 0..N {
-        assert_eq!(table.learn(key(n), (n % 5) as usize, 0), Learned::New, "{n}");
+        assert_eq!(learn(&table, key(n), (n % 5) as usize, 0), Learned::New, "{n}");
     }
-    assert!((0..N).all(|n| table.lookup(key(n)) == Some((n % 5) as usize)));
-    assert_eq!(table.learn(key(N), 1, 0), Learned::Refused);
-    assert!((0..N).all(|n| table.lookup(key(n)).is_some()), "a flood of addresses evicts none");
+    assert!((0..N).all(|n| lookup(&table, key(n)) == Some((n % 5) as usize)));
+    assert_eq!(learn(&table, key(N), 1, 0), Learned::Refused);
+    assert!((0..N).all(|n| lookup(&table, key(n)).is_some()), "a flood of addresses evicts none");
     let stats = table.stats();
     assert_eq!((stats.entries, stats.learned, stats.refused), (N, N, 1));
 }
@@ -153,30 +163,30 @@ fn entries_age_within_a_second_of_their_time_unless_they_are_used_static_or_agei
     let table = fdb(1000, Duration::from_secs(10));
     let at = |ms: u64| table.started + Duration::from_millis(ms);
     for n in 0..100 {
-        table.learn(key(n), 0, table.tick_of(at(0)));
+        learn(&table, key(n), 0, table.tick_of(at(0)));
     }
     assert!(table.add_static(key(100), 0));
     (0..=9_900).step_by(100).for_each(|ms| table.tick(at(ms)));
     assert_eq!(table.stats().entries, 101);
-    table.learn(key(7), 0, table.tick_of(at(9_900)));
+    learn(&table, key(7), 0, table.tick_of(at(9_900)));
     (10_000..=11_200).step_by(100).for_each(|ms| table.tick(at(ms)));
     assert_eq!((table.stats().entries, table.stats().aged), (2, 99));
     table.set_ageing(Duration::ZERO);
     table.tick(at(1_000_000));
-    assert_eq!(table.lookup(key(7)), Some(0));
+    assert_eq!(lookup(&table, key(7)), Some(0));
     // A worker that slept for long walks the whole table at once.
     table.set_ageing(Duration::from_secs(5));
     table.tick(at(2_000_000));
-    assert_eq!((table.lookup(key(7)), table.lookup(key(100))), (None, Some(0)));
+    assert_eq!((lookup(&table, key(7)), lookup(&table, key(100))), (None, Some(0)));
 }
 
 #[test]
 fn addresses_of_one_bucket_overflow_into_the_next_and_beyond_all_of_them_are_refused() {
     let table = fdb(16, Duration::ZERO);
     // Eight buckets of four: an entry may be in any of them.
-    let learned = (0..40).filter(|n| table.learn(key(*n), 0, 0) == Learned::New).count();
+    let learned = (0..40).filter(|n| learn(&table, key(*n), 0, 0) == Learned::New).count();
     assert_eq!(learned, 16, "the limit, although some buckets overflow");
-    assert_eq!((0..40).filter(|n| table.lookup(key(*n)).is_some()).count(), 16);
+    assert_eq!((0..40).filter(|n| lookup(&table, key(*n)).is_some()).count(), 16);
 }
 
 /// Threads learn, move, flush and age the same addresses. What a lookup returns was learned for that
@@ -192,9 +202,9 @@ fn threads_that_share_the_table_never_find_an_address_where_it_never_was() {
                 for round in 0..ROUNDS {
                     let n = (round * 7 + thread * 13) % 128;
                     // An address is behind one of two ports, which its number tells.
-                    table.learn(key(n), (n % 8) as usize * 2 + (round % 2) as usize, round as u32);
+                    learn(table, key(n), (n % 8) as usize * 2 + (round % 2) as usize, round as u32);
                     let n = (round * 11 + thread) % 128;
-                    if let Some(port) = table.lookup(key(n)) {
+                    if let Some(port) = lookup(table, key(n)) {
                         assert_eq!(port / 2, (n % 8) as usize, "{n}");
                     }
                     if round % 64 == 0 {
