@@ -115,9 +115,11 @@ impl NextHop {
 /// Routes, addresses and devices.
 #[derive(Debug, Default)]
 pub(crate) struct Fib {
-    devices: HashMap<u32, Device>,
-    addresses: Vec<Address>,
-    routes: Vec<Route>,
+    pub(crate) devices: HashMap<u32, Device>,
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) routes: Vec<Route>,
+    /// Those that are looked up: of the default table, then of main, then of local.
+    pub(crate) used: Vec<u32>,
     v4: [Lpm<u32>; TABLES_V4.len()],
     v6: [Lpm<u128>; TABLES_V6.len()],
     unreadable: u64,
@@ -154,13 +156,18 @@ impl Fib {
             }
             best
         };
+        let all = |v4: bool, tables: &[u32]| {
+            let of = |table: &u32| best(v4, *table).into_values();
+            tables.iter().rev().flat_map(of).collect::<Vec<u32>>()
+        };
+        let used = [all(true, &TABLES_V4), all(false, &TABLES_V6)].concat();
         let v4 = TABLES_V4.map(|table| {
             Lpm::new(best(true, table).into_iter().map(|(at, route)| (at.first as u32, at.len(32), route)))
         });
         let v6 = TABLES_V6.map(|table| {
             Lpm::new(best(false, table).into_iter().map(|(at, route)| (at.first, at.len(128), route)))
         });
-        (Fib { v4, v6, devices, addresses, routes, unreadable }, neighbours)
+        (Fib { v4, v6, used, devices, addresses, routes, unreadable }, neighbours)
     }
 }
 

@@ -9,6 +9,7 @@
 //! A route with several hops chooses by the hash of the flow among as many parts of its range as
 //! the hops' weights say, so that a flow keeps its path.
 
+use super::neighbour::Key;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use towpath_wire::ethernet::Mac;
@@ -141,6 +142,18 @@ pub(super) struct Way {
     bound: u32,
 }
 
+impl Way {
+    /// The link of an interface.
+    pub(super) fn direct(port: u16) -> Way {
+        Way { port, gateway: None, mtu: u32::MAX, bound: u32::MAX }
+    }
+
+    /// The neighbour that packets to `to` go to.
+    pub(super) fn key(&self, to: IpAddr) -> Key {
+        Key { port: self.port, address: self.gateway.unwrap_or(to) }
+    }
+}
+
 /// The answer to a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer<'a> {
@@ -166,6 +179,8 @@ pub struct Fib {
     ways: Vec<Way>,
     interfaces: Vec<Option<Interface>>,
     routes: usize,
+    /// A set bit for each IPv4 address of the router, by its last bits.
+    own4: u64,
 }
 
 /// The routes that follow from an interface's addresses: its subnets, the addresses themselves, and
@@ -223,6 +238,12 @@ impl Fib {
             let group = *known.entry((route.action, ways)).or_insert(next);
             let set = if prefix.is_ipv4() { &mut v4 } else { &mut v6 };
             set.insert((masked(prefix, len), len), group);
+        }
+        let is_own = |route: &&Route| route.action == Action::Local && route.len == 32;
+        for route in routes.iter().filter(is_own) {
+            if let IpAddr::V4(v4) = route.prefix {
+                fib.own4 |= own_bit(v4.into());
+            }
         }
         let mut groups: Vec<_> = known.into_iter().collect();
         groups.sort_unstable_by_key(|(_, number)| *number);
@@ -323,6 +344,12 @@ impl Fib {
         }
     }
 
+    /// Whether an IPv4 address may be one of the router's own; false if it is none.
+    #[inline]
+    pub(super) fn may_be_own4(&self, address: u32) -> bool {
+        self.own4 & own_bit(address) != 0
+    }
+
     /// Whether an address is one of the router's own.
     #[inline]
     pub(super) fn is_local(&self, address: IpAddr) -> bool {
@@ -368,6 +395,11 @@ impl Fib {
             self.interfaces.iter().flatten().filter_map(of).find(|from| !from.is_unicast_link_local())
         }).or(own)
     }
+}
+
+#[inline]
+fn own_bit(address: u32) -> u64 {
+    1 << (address.wrapping_mul(0x9e37_79b9) >> 26)
 }
 
 /// The way of a flow.

@@ -106,7 +106,7 @@ impl Default for RouterConfig {
 #[derive(Debug, Clone, Copy)]
 enum Decision {
     /// A plain packet to forward.
-    Forward { way: Way, dst: IpAddr, len: u32 },
+    Forward { way: Way, dst: IpAddr },
     /// Everything else.
     Slow,
 }
@@ -177,13 +177,13 @@ impl Router {
         let frame_len = packet.len() - ETHERNET;
         let kind = u16::from_be_bytes([x, y]);
         let (answer, dst, len) = if kind == ethertype::IPV4 && ip.first() == Some(&PLAIN_V4) {
-            let Ok(v4) = ip::check4(ip, frame_len) else { return Decision::Slow };
+            let Ok(v4) = check4(ip, frame_len) else { return Decision::Slow };
             if v4.ttl <= 1 || v4.dst.is_multicast() || fib.may_be_own4(v4.src.into()) {
                 return Decision::Slow;
             }
             (fib.lookup4(v4.dst.into()), IpAddr::V4(v4.dst), u32::from(v4.total_len))
         } else if kind == ethertype::IPV6 {
-            let Ok(v6) = ip::check6(ip, frame_len) else { return Decision::Slow };
+            let Ok(v6) = check6(ip, frame_len) else { return Decision::Slow };
             let is_plain = v6.hop_limit > 1 && !v6.router_alert && !v6.dst.is_multicast();
             if !is_plain || v6.src.is_unicast_link_local() || v6.dst.is_unicast_link_local() || v6.src.is_unspecified()
             {
@@ -204,12 +204,12 @@ impl Router {
         if frame_len != len as usize || longest(packet, len) > way.mtu {
             return Decision::Slow;
         }
-        Decision::Forward { way, dst, len }
+        Decision::Forward { way, dst }
     }
 
     /// The hash that chooses among several hops: one for all packets of a flow.
     fn hash_of(&self, packet: &Packet) -> u32 {
-        towpath_wire::dissect(packet.linear()).flow.directed_hash(self.config.seed)
+        towpath_wire::dissect(packet.linear(), LinkKind::Ethernet).flow.directed_hash(self.config.seed)
     }
 
     /// Forwards a packet that was decided on.
@@ -311,7 +311,7 @@ impl Switch for Router {
         }));
         for (packet, decision) in burst.drain_front(decided.len()).zip(&decided) {
             match decision {
-                Decision::Forward { way, dst, .. } => self.send(packet, way, *dst, &mut turn),
+                Decision::Forward { way, dst } => self.send(packet, way, *dst, &mut turn),
                 Decision::Slow => self.slow(packet, &mut turn),
             }
         }
@@ -377,5 +377,3 @@ impl std::fmt::Debug for Router {
     }
 }
 
-#[cfg(test)]
-mod tests;

@@ -63,7 +63,7 @@ fn is_one(mac: Mac) -> bool {
 }
 
 /// The group of the nodes that may have an address (RFC 4291 section 2.7.1).
-pub(in super::super) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let low = u128::from(address) & 0xff_ffff;
     Ipv6Addr::from(0xff02_0000_0000_0000_0000_0001_ff00_0000 | low)
 }

@@ -31,16 +31,19 @@
 mod cache;
 mod message;
 
-pub(super) use cache::{Cached, NeighbourCache};
+pub(super) use cache::NeighbourCache;
 pub use message::{Discovery, Heard};
-pub(super) use message::{MAX_MESSAGE, solicited_node};
+pub(super) use message::MAX_MESSAGE;
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::Packet;
+use towpath_sys::EventFd;
 use towpath_wire::ethernet::Mac;
 
 /// A neighbour: the interface that it is behind, and its address.
@@ -204,6 +207,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    fn append(&mut self, other: &mut Outcome) {
+        self.questions.append(&mut other.questions);
+        self.found.append(&mut other.found);
+        self.failed.append(&mut other.failed);
+        self.overflown.append(&mut other.overflown);
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.questions.is_empty() && self.found.is_empty() && self.failed.is_empty() && self.overflown.is_empty()
@@ -216,6 +226,8 @@ struct Table {
     queued: usize,
     /// Questions for the kernel.
     questions: Vec<Question>,
+    /// Left for a worker.
+    pending: Outcome,
     /// The earliest time at which an entry changes; may be too early.
     next_due: Option<Instant>,
     collected: Option<Instant>,
@@ -227,6 +239,9 @@ pub struct Neighbours {
     config: NeighbourConfig,
     table: Mutex<Table>,
     generation: AtomicU64,
+    /// Packets that were found or failed on a thread that runs no hub.
+    event: EventFd,
+    has_pending: AtomicBool,
 }
 
 /// Time in which ARP may not change an address again (Linux: `locktime`).
@@ -238,8 +253,33 @@ const COLLECT: Duration = Duration::from_secs(5);
 
 impl Neighbours {
     /// An empty set.
-    pub fn new(config: NeighbourConfig) -> Neighbours {
-        Neighbours { config, table: Mutex::default(), generation: AtomicU64::new(1) }
+    ///
+    /// # Errors
+    /// Fails if the process has no descriptor left for an eventfd.
+    pub fn new(config: NeighbourConfig) -> io::Result<Neighbours> {
+        let (event, has_pending) = (EventFd::new()?, AtomicBool::new(false));
+        Ok(Neighbours { config, table: Mutex::default(), generation: AtomicU64::new(1), event, has_pending })
+    }
+
+    /// Becomes readable when a worker has packets to send, or to give up.
+    pub fn fd(&self) -> RawFd {
+        self.event.fd()
+    }
+
+    /// When a state changes by itself next.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.lock().next_due
+    }
+
+    /// Leaves what came out of [`set`](Neighbours::set) or [`remove`](Neighbours::remove) to a
+    /// worker.
+    pub fn leave(&self, mut outcome: Outcome) {
+        if outcome.is_empty() {
+            return;
+        }
+        self.lock().pending.append(&mut outcome);
+        self.has_pending.store(true, Ordering::Release);
+        self.event.signal();
     }
 
     /// Times and limits.
@@ -424,6 +464,10 @@ impl Neighbours {
 
     /// Lets time pass. Cheap if nothing is due; a lock that is taken leaves it to the next call.
     pub fn tick(&self, now: Instant, out: &mut Outcome) {
+        if self.has_pending.swap(false, Ordering::Acquire) {
+            self.event.clear();
+            out.append(&mut self.lock().pending);
+        }
         let Ok(mut table) = self.table.try_lock() else { return };
         let table = &mut *table;
         if table.next_due.is_some_and(|due| due <= now) {
@@ -504,7 +548,10 @@ impl Neighbours {
     pub fn take_waiting(&self) -> Vec<Packet> {
         let mut table = self.lock();
         table.queued = 0;
-        table.entries.values_mut().flat_map(|entry| entry.waiting.drain(..)).collect()
+        let Outcome { found, failed, overflown, .. } = std::mem::take(&mut table.pending);
+        let waiting = table.entries.values_mut().flat_map(|entry| entry.waiting.drain(..));
+        let all = waiting.chain(found.into_iter().map(|(_, _, packet)| packet));
+        all.chain(failed.into_iter().map(|(_, packet)| packet)).chain(overflown).collect()
     }
 }
 
@@ -542,6 +589,3 @@ impl Table {
         oldest.is_some_and(|key| self.entries.remove(&key).is_some())
     }
 }
-
-#[cfg(test)]
-mod tests;
