@@ -8,6 +8,7 @@
 //! | [`e1000e`], [`virtio`], [`cpsw`] | configurations of the drivers from URIs |
 //! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
 //! | [`Bridge`], [`BridgePort`], [`BridgeControl`] | several ports joined by a learning bridge |
+//! | [`Router`], [`RouterInterface`], [`RouterControl`] | several ports joined by an IP router |
 //! | [`Observer`] | their counters, settings and rules, from any thread |
 //! | [`engine`] | workers, routes, lanes, rules, GRO stage, software offload |
 //! | [`ports`] | kernel-backed ports, application sockets, captures, generators |
@@ -29,7 +30,8 @@ pub mod virtio;
 pub use any::{AnyPort, AnyRx, AnyTx, KINDS, Opener, Role};
 pub use forward::{
     Bridge, BridgeControl, BridgePort, BridgePortReading, Directions, Failure, FdbEntry, Forward, Gso, Observer,
-    PortControls, Ready, Running, StartError, Summary, Verdicts,
+    Neighbour, PortControls, Ready, Router, RouterControl, RouterInterface, RouterPorts, RouterRoute, Running,
+    StartError, Summary, Verdicts,
 };
 pub use towpath_bus as bus;
 pub use towpath_engine as engine;

@@ -212,7 +212,7 @@ impl Bridge {
                 least.name, least.mtu, most.name, most.mtu
             ));
         }
-        let observed = Observed { notes, controls, infos, bridge: Some(control) };
+        let observed = Observed { notes, controls, infos, bridge: Some(control), router: None };
         Ok(Ready::new(plan, threads, meter, observed, None, ends, needs).with_hits(hits))
     }
 

@@ -20,6 +20,7 @@ mod failure;
 mod observer;
 mod plan;
 mod ready;
+mod router;
 mod running;
 
 pub use bridge::{Bridge, BridgePort};
@@ -27,10 +28,13 @@ pub use bridge_control::{BridgeControl, BridgePortReading, FdbEntry};
 pub use failure::Failure;
 pub use observer::Observer;
 pub use ready::Ready;
+pub use router::{RouterControl, RouterInterface, RouterPorts};
+pub use router::{Neighbour, Router, RouterRoute};
 pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;
 use bridge_control::AnyHub;
+use router::AnyRouterHub;
 use check::{common_layer, notes};
 use failure::PortEnd;
 use observer::Observed;
@@ -303,7 +307,7 @@ impl Forward {
         let ends = vec![PortEnd::new(&a_info, a_faulty), PortEnd::new(&b_info, b_faulty)];
         let (controls, infos) = (PortControls::new(controls), vec![a_info, b_info]);
         let threads = threads.into_iter().map(|(placement, routes)| (placement, Work::Routes(routes))).collect();
-        let (observed, ends) = (Observed { notes, controls, infos, bridge: None }, PortEnds::new(ends));
+        let (observed, ends) = (Observed { notes, controls, infos, bridge: None, router: None }, PortEnds::new(ends));
         Ok(Ready::new(self, threads, meter, observed, table, ends, needs))
     }
 
@@ -361,7 +365,7 @@ impl Forward {
         let ends = vec![PortEnd::new(&info, is_faulty)];
         let (controls, infos) = (PortControls::new(controls), vec![info]);
         let threads = threads.into_iter().map(|(placement, routes)| (placement, Work::Routes(routes))).collect();
-        let (observed, ends) = (Observed { notes, controls, infos, bridge: None }, PortEnds::new(ends));
+        let (observed, ends) = (Observed { notes, controls, infos, bridge: None, router: None }, PortEnds::new(ends));
         Ok(Ready::new(self, threads, meter, observed, None, ends, needs))
     }
 }

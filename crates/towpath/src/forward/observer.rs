@@ -1,6 +1,6 @@
 //! What can be seen of joined ports from any thread, before, while and after they run.
 
-use super::{BridgeControl, PortControls};
+use super::{BridgeControl, PortControls, RouterControl};
 use std::sync::Arc;
 use towpath_engine::filter::Hits;
 use towpath_engine::report::Meter;
@@ -12,6 +12,7 @@ pub(super) struct Observed {
     pub(super) controls: PortControls,
     pub(super) infos: Vec<Info>,
     pub(super) bridge: Option<BridgeControl>,
+    pub(super) router: Option<RouterControl>,
 }
 
 /// A handle to the counters, settings and rules of joined ports. It works from any thread and may
@@ -37,12 +38,13 @@ pub struct Observer {
     infos: Arc<[Info]>,
     notes: Arc<[String]>,
     bridge: Option<BridgeControl>,
+    router: Option<RouterControl>,
 }
 
 impl Observer {
     pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<Hits>) -> Observer {
-        let Observed { notes, controls, infos, bridge } = observed;
-        Observer { meter, controls, hits, infos: infos.into(), notes: notes.into(), bridge }
+        let Observed { notes, controls, infos, bridge, router } = observed;
+        Observer { meter, controls, hits, infos: infos.into(), notes: notes.into(), bridge, router }
     }
 
     /// The counters.
@@ -64,6 +66,11 @@ impl Observer {
     /// list with its default as the last.
     pub fn rule_hits(&self) -> Vec<(String, u64)> {
         self.hits.iter().flat_map(|hits| hits.texts().iter().cloned().zip(hits.total())).collect()
+    }
+
+    /// The routes and neighbours of a router; `None` if no router runs.
+    pub fn router(&self) -> Option<&RouterControl> {
+        self.router.as_ref()
     }
 
     /// The ports and addresses of a bridge; `None` if no bridge runs.
