@@ -5,9 +5,11 @@
 //!
 //! | packet | Linux | this router | reason |
 //! |---|---|---|---|
-//! | to the next hop's own link | redirect | none | hosts ignore them, and they reveal topology |
+//! | back by the link that it came from | redirect | none | hosts ignore them, and they reveal topology |
 //! | TCP, unknown protocols to the router | reset, "protocol unreachable" | dropped as `for-router` | it has no such service, and no socket to speak for |
 //! | with a timestamp option | stamped | forwarded as it is | the option is obsolete |
+//! | with record route, refused | the error carries the option too | it carries none | RFC 1812 asks for it only with source routes |
+//! | many without a route | one error per second | the pace of all errors | `icmp_rate` bounds them together |
 //! | identification and flow label of its own packets | random | counted, 0 | nothing depends on them |
 //! | to a link-local address of another host | by the same link | dropped as `martian` | such packets are not routed (RFC 4291 section 2.5.6) |
 
@@ -375,7 +377,11 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Sends frames one by one through both, and compares what leaves.
-fn compare(frames: Vec<(String, Vec<u8>)>) {
+///
+/// The kernel paces errors about routes (`net.ipv4.route.error_cost`, which namespaces do not have).
+/// With `patient` the packet is sent to it again until it answers, otherwise its silence is no
+/// difference.
+fn compare(frames: Vec<(String, Vec<u8>)>, patient: bool) {
     let (kernel, mine) = (Namespace::new("kernel"), Namespace::new("ours"));
     let mut their_taps = theirs(&kernel);
     let (mut our_taps, running) = ours(&mine);
@@ -402,8 +408,15 @@ fn compare(frames: Vec<(String, Vec<u8>)>) {
             kernels.extend(collect(&mut their_taps));
             kernels.sort();
         }
+        let is_paced = ours.len() == 1 && is_about_a_route(&ours[0].1);
+        let began = Instant::now();
+        while is_paced && patient && kernels.is_empty() && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(500));
+            (&their_taps[0].0).write_all(&frame).unwrap();
+            kernels.extend(collect(&mut their_taps));
+        }
         left += ours.len();
-        if ours != kernels {
+        if ours != kernels && !(is_paced && !patient && kernels.is_empty()) {
             println!("{name}: {frame:02x?}");
             kernels.iter().for_each(|(port, frame)| println!("    kernel, port {port}: {frame:02x?}"));
             ours.iter().for_each(|(port, frame)| println!("    ours, port {port}: {frame:02x?}"));
@@ -416,12 +429,18 @@ fn compare(frames: Vec<(String, Vec<u8>)>) {
     assert_eq!((summary.failures(), summary.buffers_away), (vec![], 0));
 }
 
+/// An ICMP error that a route is missing or refuses.
+fn is_about_a_route(frame: &[u8]) -> bool {
+    let is_icmp = frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&1);
+    is_icmp && matches!(frame.get(34..36), Some([3, 0 | 1 | 13]))
+}
+
 const NEEDS: [Need; 3] = [Need::Root, Need::Tun, Need::Program("ip")];
 
 #[test]
 fn named_packets_leave_as_they_leave_the_forwarding_of_the_kernel() {
     if needs("named_packets_leave_as_they_leave_the_forwarding_of_the_kernel", &NEEDS) {
-        compare(named().into_iter().map(|(name, frame)| (name.to_owned(), frame)).collect());
+        compare(named().into_iter().map(|(name, frame)| (name.to_owned(), frame)).collect(), true);
     }
 }
 
@@ -456,7 +475,7 @@ fn randomly_changed_packets_leave_as_they_leave_the_forwarding_of_the_kernel() {
         packet.tos = random.below(256) as u8;
         packet.fragment = random.one(&[0, 0, 0x4000, 0x2000, 0x2003, 0x8000, 7]);
         packet.protocol = random.one(&[17, 17, 6, 1, 89, 253]);
-        packet.options = random.one(&[vec![], vec![], vec![1, 1, 1, 0], vec![136, 4, 1, 2], vec![7, 7, 4, 0, 0, 0, 0, 0]]);
+        packet.options = random.one(&[vec![], vec![], vec![1, 1, 1, 0], vec![136, 4, 1, 2], vec![148, 4, 0, 0]]);
         packet.payload = (0..random.one(&[8, 40, 500, 1230, 1260, 1261, 1400])).map(|_| random.below(256) as u8).collect();
         packet.padding = random.one(&[0, 0, 6]);
         packet.bad_checksum = random.below(12) == 0;
@@ -465,5 +484,5 @@ fn randomly_changed_packets_leave_as_they_leave_the_forwarding_of_the_kernel() {
         }
         (format!("packet {n}"), packet.frame())
     };
-    compare((0..300).map(one).collect());
+    compare((0..300).map(one).collect(), false);
 }

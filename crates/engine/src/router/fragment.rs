@@ -8,7 +8,7 @@
 //! one only, where the later ones have NOPs, as Linux does: so all headers have one length.
 
 use super::ip::fill_checksum;
-use towpath_wire::ipv4::{self, FRAGMENT_OFFSET, MORE_FRAGMENTS};
+use towpath_wire::ipv4::{self, DONT_FRAGMENT, FRAGMENT_OFFSET, MORE_FRAGMENTS};
 
 /// Of an option's kind: it is in every fragment.
 const COPIED: u8 = 0x80;
@@ -53,7 +53,8 @@ pub fn write_header(header: &mut [u8], piece: Piece, more: bool) {
     // Behind the packet's own offset: it may be a fragment.
     let offset = (field & FRAGMENT_OFFSET) + (piece.at / 8) as u16;
     let more = if more { MORE_FRAGMENTS } else { field & MORE_FRAGMENTS };
-    fixed.set_fragment(field & !(FRAGMENT_OFFSET | MORE_FRAGMENTS) | more | offset & FRAGMENT_OFFSET);
+    // Without the reserved bit, as Linux.
+    fixed.set_fragment(field & DONT_FRAGMENT | more | offset & FRAGMENT_OFFSET);
     fixed.set_total_len((len + piece.len) as u16);
     if piece.at > 0 {
         blank_options(options);

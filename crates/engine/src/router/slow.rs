@@ -29,10 +29,7 @@ impl Router {
     /// Handles one packet completely.
     #[cold]
     pub(super) fn slow<R: RxQueue, T: TxQueue>(&mut self, mut packet: Packet, turn: &mut Turn<'_, R, T>) {
-        let refused = match self.prepare(&mut packet) {
-            Ok(()) => None,
-            Err(reason) => Some(reason),
-        };
+        let refused = self.prepare(&mut packet).err();
         let Some(own) = turn.fib.interface(turn.ingress as u16) else {
             return turn.ports.drop(turn.ingress, DropReason::NoEgress, packet);
         };
@@ -321,7 +318,7 @@ impl Router {
     #[cold]
     fn refuse<R: RxQueue, T: TxQueue>(&mut self, seen: Seen, refusal: Refusal, turn: &mut Turn<'_, R, T>) {
         if let Some(problem) = refusal.problem
-            && !(seen.to_group && !matches!(problem, Problem::TooBig { .. }))
+            && (!seen.to_group || matches!(problem, Problem::TooBig { .. }))
         {
             self.inform(&seen.packet, problem, turn);
         }

@@ -54,7 +54,7 @@ pub(super) type AnyRouterHub = Hub<AnyRx, AnyTx, router::Router>;
 /// Most ports, without control ports.
 const MAX_PORTS: usize = 256;
 /// Caches of a pool: each worker has some for each port.
-const MAX_CACHES: usize = 2048;
+const MAX_CACHES: usize = 1024;
 
 /// An IP router. Change fields of the default.
 ///
