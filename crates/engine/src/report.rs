@@ -370,7 +370,8 @@ impl Balance {
 
     /// Packets under way: 0 once everything has stopped. A negative value means duplicated packets.
     pub fn in_flight(&self) -> i64 {
-        (self.received + self.split + self.flooded + self.originated).wrapping_sub(self.sent + self.merged + self.dropped()) as i64
+        (self.received + self.split + self.flooded + self.originated)
+            .wrapping_sub(self.sent + self.merged + self.dropped()) as i64
     }
 }
 

@@ -164,9 +164,8 @@ impl Fib {
         let v4 = TABLES_V4.map(|table| {
             Lpm::new(best(true, table).into_iter().map(|(at, route)| (at.first as u32, at.len(32), route)))
         });
-        let v6 = TABLES_V6.map(|table| {
-            Lpm::new(best(false, table).into_iter().map(|(at, route)| (at.first, at.len(128), route)))
-        });
+        let v6 = TABLES_V6
+            .map(|table| Lpm::new(best(false, table).into_iter().map(|(at, route)| (at.first, at.len(128), route))));
         (Fib { v4, v6, used, devices, addresses, routes, unreadable }, neighbours)
     }
 }

@@ -29,8 +29,8 @@ pub mod virtio;
 
 pub use any::{AnyPort, AnyRx, AnyTx, KINDS, Opener, Role};
 pub use forward::{
-    Bridge, BridgeControl, BridgePort, BridgePortReading, Directions, Failure, FdbEntry, Forward, Gso, Observer,
-    Neighbour, PortControls, Ready, Router, RouterControl, RouterInterface, RouterPorts, RouterRoute, Running,
+    Bridge, BridgeControl, BridgePort, BridgePortReading, Directions, Failure, FdbEntry, Forward, Gso, Neighbour,
+    Observer, PortControls, Ready, Router, RouterControl, RouterInterface, RouterPorts, RouterRoute, Running,
     StartError, Summary, Verdicts,
 };
 pub use towpath_bus as bus;

@@ -128,7 +128,9 @@ impl Drop for Daemon {
 fn frr(ns: &Namespace, directory: &std::path::Path, id: &str, networks: &[&str]) -> Daemon {
     let mut ospf = String::new();
     for port in ["p1", "p2"] {
-        ospf += &format!("interface {port}\n ip ospf network point-to-point\n ip ospf hello-interval 1\n ip ospf dead-interval 4\n");
+        ospf += &format!(
+            "interface {port}\n ip ospf network point-to-point\n ip ospf hello-interval 1\n ip ospf dead-interval 4\n"
+        );
     }
     ospf += &format!("router ospf\n ospf router-id {id}\n timers throttle spf 10 50 200\n");
     networks.iter().for_each(|network| ospf += &format!(" network {network} area 0\n"));
@@ -146,9 +148,7 @@ fn frr(ns: &Namespace, directory: &std::path::Path, id: &str, networks: &[&str])
 }
 
 fn bird(ns: &Namespace, directory: &std::path::Path, id: &str) -> Daemon {
-    let links = ["p1", "p2"]
-        .map(|port| format!("interface \"{port}\" {{ type ptp; hello 1; dead 4; }};"))
-        .join("\n");
+    let links = ["p1", "p2"].map(|port| format!("interface \"{port}\" {{ type ptp; hello 1; dead 4; }};")).join("\n");
     let config = format!(
         "router id {id};
          protocol device {{ scan time 1; }}

@@ -291,9 +291,12 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
     let error = icmp(3, &udp().frame()[14..]);
     let far6 = "2001:db8:1::7";
     let host6 = "fd00::2";
-    let udp6 = |len: usize| [&[0x30, 0x39, 0x30, 0x3a][..], &((len + 8) as u16).to_be_bytes(), &[1, 1], &vec![9; len]].concat();
+    let udp6 = |len: usize| {
+        [&[0x30, 0x39, 0x30, 0x3a][..], &((len + 8) as u16).to_be_bytes(), &[1, 1], &vec![9; len]].concat()
+    };
     let ns = |target: &str| [&[0; 4][..], &v6(target).octets(), &[1, 1], &HOSTS[0]].concat();
-    let mut solicitation = v6_frame(host6, "ff02::1:ff00:1", 255, 58, &icmp6(host6, "ff02::1:ff00:1", 135, &ns("fd00::1")));
+    let mut solicitation =
+        v6_frame(host6, "ff02::1:ff00:1", 255, 58, &icmp6(host6, "ff02::1:ff00:1", 135, &ns("fd00::1")));
     solicitation[..6].copy_from_slice(&[0x33, 0x33, 0xff, 0, 0, 1]);
     vec![
         ("a packet by a gateway", udp().frame()),
@@ -320,9 +323,12 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
         ("the MTU exactly, not to be fragmented", udp().with(|p| (p.payload, p.fragment) = (long(1260), 0x4000))),
         ("a fragment is fragmented", udp().with(|p| (p.payload, p.fragment) = (long(1400), 0x2010))),
         ("the last fragment is fragmented", udp().with(|p| (p.payload, p.fragment) = (long(1400), 0x10))),
-        ("options in fragments", udp().with(|p| {
-            (p.payload, p.options) = (long(1400), vec![148, 4, 0, 0, 136, 4, 1, 2]);
-        })),
+        (
+            "options in fragments",
+            udp().with(|p| {
+                (p.payload, p.options) = (long(1400), vec![148, 4, 0, 0, 136, 4, 1, 2]);
+            }),
+        ),
         ("an unknown option", udp().with(|p| p.options = vec![136, 4, 1, 2])),
         ("record route", udp().with(|p| p.options = vec![7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
         ("record route, full", udp().with(|p| p.options = vec![7, 7, 8, 1, 2, 3, 4, 0])),
@@ -345,8 +351,14 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
         ("to a host in a frame to all", udp().with(|p| p.to_mac = [0xff; 6])),
         ("to another station", udp().with(|p| p.to_mac = [2, 9, 9, 9, 9, 9])),
         ("to the broadcast address of a subnet", V4::to([10, 0, 1, 255]).frame()),
-        ("an echo request to the router", V4::to([10, 0, 0, 1]).with(|p| (p.protocol, p.payload) = (1, icmp(8, &[5; 40])))),
-        ("to its other address", V4::to([10, 0, 1, 1]).with(|p| (p.protocol, p.payload, p.ttl) = (1, icmp(8, &[5; 40]), 1))),
+        (
+            "an echo request to the router",
+            V4::to([10, 0, 0, 1]).with(|p| (p.protocol, p.payload) = (1, icmp(8, &[5; 40]))),
+        ),
+        (
+            "to its other address",
+            V4::to([10, 0, 1, 1]).with(|p| (p.protocol, p.payload, p.ttl) = (1, icmp(8, &[5; 40]), 1)),
+        ),
         ("UDP to the router", V4::to([10, 0, 0, 1]).frame()),
         ("ARP for the router", arp(1, [10, 0, 0, 2], [10, 0, 0, 1])),
         ("ARP for its other address", arp(1, [10, 0, 0, 2], [10, 0, 1, 1])),
@@ -368,10 +380,22 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
         ("IPv6 from loopback", v6_frame("::1", far6, 64, 17, &udp6(50))),
         ("IPv6 to loopback", v6_frame(host6, "::1", 64, 17, &udp6(50))),
         ("IPv6 from a group", v6_frame("ff02::1", far6, 64, 17, &udp6(50))),
-        ("IPv6, an unknown hop-by-hop option", v6_frame(host6, far6, 64, 0, &[&[17, 0, 0xbe, 4, 0, 0, 0, 0][..], &udp6(50)].concat())),
-        ("IPv6, one that is skipped", v6_frame(host6, far6, 64, 0, &[&[17, 0, 0x3e, 4, 0, 0, 0, 0][..], &udp6(50)].concat())),
-        ("IPv6, one that drops", v6_frame(host6, far6, 64, 0, &[&[17, 0, 0x7e, 4, 0, 0, 0, 0][..], &udp6(50)].concat())),
-        ("an echo request to the router by IPv6", v6_frame(host6, "fd00::1", 64, 58, &icmp6(host6, "fd00::1", 128, &[5; 40]))),
+        (
+            "IPv6, an unknown hop-by-hop option",
+            v6_frame(host6, far6, 64, 0, &[&[17, 0, 0xbe, 4, 0, 0, 0, 0][..], &udp6(50)].concat()),
+        ),
+        (
+            "IPv6, one that is skipped",
+            v6_frame(host6, far6, 64, 0, &[&[17, 0, 0x3e, 4, 0, 0, 0, 0][..], &udp6(50)].concat()),
+        ),
+        (
+            "IPv6, one that drops",
+            v6_frame(host6, far6, 64, 0, &[&[17, 0, 0x7e, 4, 0, 0, 0, 0][..], &udp6(50)].concat()),
+        ),
+        (
+            "an echo request to the router by IPv6",
+            v6_frame(host6, "fd00::1", 64, 58, &icmp6(host6, "fd00::1", 128, &[5; 40])),
+        ),
         ("a neighbour solicitation", solicitation),
     ]
 }
@@ -469,14 +493,17 @@ fn randomly_changed_packets_leave_as_they_leave_the_forwarding_of_the_kernel() {
     let mut random = Random(std::process::id().into());
     println!("seed {}", random.0);
     let one = |n: usize| {
-        let mut packet = V4::to(random.one(&[[20, 1, 2, 3], [10, 0, 1, 2], [22, 0, 0, 1], [99, 0, 0, 1], [23, 1, 1, 1]]));
-        packet.src = random.one(&[[10, 0, 0, 2], [10, 0, 0, 2], [20, 0, 0, 9], [127, 0, 0, 1], [0, 0, 0, 0], [240, 0, 0, 1]]);
+        let mut packet =
+            V4::to(random.one(&[[20, 1, 2, 3], [10, 0, 1, 2], [22, 0, 0, 1], [99, 0, 0, 1], [23, 1, 1, 1]]));
+        packet.src =
+            random.one(&[[10, 0, 0, 2], [10, 0, 0, 2], [20, 0, 0, 9], [127, 0, 0, 1], [0, 0, 0, 0], [240, 0, 0, 1]]);
         packet.ttl = random.one(&[0, 1, 2, 64, 255]);
         packet.tos = random.below(256) as u8;
         packet.fragment = random.one(&[0, 0, 0x4000, 0x2000, 0x2003, 0x8000, 7]);
         packet.protocol = random.one(&[17, 17, 6, 1, 89, 253]);
         packet.options = random.one(&[vec![], vec![], vec![1, 1, 1, 0], vec![136, 4, 1, 2], vec![148, 4, 0, 0]]);
-        packet.payload = (0..random.one(&[8, 40, 500, 1230, 1260, 1261, 1400])).map(|_| random.below(256) as u8).collect();
+        packet.payload =
+            (0..random.one(&[8, 40, 500, 1230, 1260, 1261, 1400])).map(|_| random.below(256) as u8).collect();
         packet.padding = random.one(&[0, 0, 6]);
         packet.bad_checksum = random.below(12) == 0;
         if random.below(12) == 0 {

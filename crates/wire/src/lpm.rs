@@ -242,12 +242,14 @@ mod tests {
             .filter(|(_, len)| u32::from(*len) <= K::BITS)
             .map(|(address, len)| (key(*address).number() & mask(*len), *len))
             .collect();
-        let set: HashMap<(u128, u8), u32> = prefixes.iter().enumerate().map(|(i, prefix)| (*prefix, i as u32)).collect();
+        let set: HashMap<(u128, u8), u32> =
+            prefixes.iter().enumerate().map(|(i, prefix)| (*prefix, i as u32)).collect();
         let lpm = Lpm::new(set.iter().map(|((address, len), value)| (key(*address), *len, *value)));
         let ends = prefixes.iter().flat_map(|(first, len)| [*first, first | !mask(*len), first.wrapping_sub(1)]);
         for address in looked_up.iter().copied().chain(ends) {
             let address = key(address).number();
-            let best = set.iter().filter(|((first, len), _)| address & mask(*len) == *first).max_by_key(|((_, len), _)| *len);
+            let best =
+                set.iter().filter(|((first, len), _)| address & mask(*len) == *first).max_by_key(|((_, len), _)| *len);
             prop_assert_eq!(lpm.get(key(address)), best.map(|(_, value)| *value), "{:x}", address);
         }
         Ok(())

@@ -391,9 +391,9 @@ impl Fib {
         };
         let own = self.interface(way.port).and_then(of);
         let is_enough = |from: &Ipv6Addr| to.is_unicast_link_local() || !from.is_unicast_link_local();
-        own.filter(is_enough).or_else(|| {
-            self.interfaces.iter().flatten().filter_map(of).find(|from| !from.is_unicast_link_local())
-        }).or(own)
+        own.filter(is_enough)
+            .or_else(|| self.interfaces.iter().flatten().filter_map(of).find(|from| !from.is_unicast_link_local()))
+            .or(own)
     }
 }
 

@@ -214,13 +214,7 @@ impl Router {
 
     /// Forwards a packet that was decided on.
     #[inline]
-    fn send<R: RxQueue, T: TxQueue>(
-        &mut self,
-        mut packet: Packet,
-        way: &Way,
-        dst: IpAddr,
-        turn: &mut Turn<'_, R, T>,
-    ) {
+    fn send<R: RxQueue, T: TxQueue>(&mut self, mut packet: Packet, way: &Way, dst: IpAddr, turn: &mut Turn<'_, R, T>) {
         if let Some(ip) = packet.linear_mut().get_mut(ETHERNET..) {
             match dst {
                 IpAddr::V4(_) => ip::decrease4(ip),
@@ -376,4 +370,3 @@ impl std::fmt::Debug for Router {
         f.debug_struct("Router").field("routes", &self.fib.value().routes()).finish_non_exhaustive()
     }
 }
-

@@ -125,13 +125,7 @@ impl Router {
     }
 
     /// Cuts a packet into fragments, and forwards them.
-    fn fragment<R: RxQueue, T: TxQueue>(
-        &mut self,
-        packet: Packet,
-        way: &Way,
-        dst: IpAddr,
-        turn: &mut Turn<'_, R, T>,
-    ) {
+    fn fragment<R: RxQueue, T: TxQueue>(&mut self, packet: Packet, way: &Way, dst: IpAddr, turn: &mut Turn<'_, R, T>) {
         let (mut whole, mut plain) = (Batch::new(), Batch::<64>::new());
         let _ = whole.push(packet);
         // Segments with complete checksums: a fragment has no checksum of its own.

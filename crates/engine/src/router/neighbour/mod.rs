@@ -32,8 +32,8 @@ mod cache;
 mod message;
 
 pub(super) use cache::NeighbourCache;
-pub use message::{Discovery, Heard};
 pub(super) use message::MAX_MESSAGE;
+pub use message::{Discovery, Heard};
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -396,7 +396,8 @@ impl Neighbours {
         let was_known = !matches!(entry.state, State::Incomplete | State::Failed);
         let differs = heard.mac.is_some_and(|mac| mac != entry.mac);
         let Some(mac) = heard.mac.or(was_known.then_some(entry.mac)) else { return };
-        let overrides = if heard.is_arp { now.duration_since(entry.updated) >= LOCK || heard.overrides } else { heard.overrides };
+        let overrides =
+            if heard.is_arp { now.duration_since(entry.updated) >= LOCK || heard.overrides } else { heard.overrides };
         if was_known && differs && !overrides {
             // Another station claims the address: it is asked for before it is believed.
             if entry.state == State::Reachable && !heard.is_arp {
@@ -589,3 +590,6 @@ impl Table {
         oldest.is_some_and(|key| self.entries.remove(&key).is_some())
     }
 }
+
+#[cfg(test)]
+mod tests;

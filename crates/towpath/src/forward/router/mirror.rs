@@ -132,9 +132,9 @@ impl Follower {
         };
         // Each interface has this subnet; packets to it are not routed.
         let is_link_local = matches!(prefix, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let known = hops.iter().filter_map(|hop| {
-            Some(Hop { port: self.port_of(hop.device)?, gateway: hop.gateway, weight: hop.weight })
-        });
+        let known = hops
+            .iter()
+            .filter_map(|hop| Some(Hop { port: self.port_of(hop.device)?, gateway: hop.gateway, weight: hop.weight }));
         let hops: Vec<Hop> = known.take(towpath_engine::router::MAX_HOPS).collect();
         let is_used = action != Action::Forward || (!hops.is_empty() && !is_link_local);
         is_used.then_some(RouterRoute { prefix, len, action, hops, mtu })

@@ -286,8 +286,7 @@ impl Router {
             let placement = core.map_or(Placement::Worker(number), |&core| Placement::Core(core));
             threads.push((placement, Work::Router(Box::new(hub))));
         }
-        let observed =
-            Observed { notes: Vec::new(), controls: settings, infos, bridge: None, router: Some(control) };
+        let observed = Observed { notes: Vec::new(), controls: settings, infos, bridge: None, router: Some(control) };
         Ok(Ready::new(plan, threads, meter, observed, None, ends, needs))
     }
 
@@ -324,7 +323,8 @@ impl Router {
                     return refuse("address", format!("{address}/{len}"), "must be of a host, with a length");
                 }
             }
-            let is_local = |(address, _): &(IpAddr, u8)| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            let is_local =
+                |(address, _): &(IpAddr, u8)| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
             if !one.addresses.iter().any(is_local) && one.addresses.iter().any(|(address, _)| address.is_ipv6()) {
                 one.addresses.push((link_local(one.mac).into(), 128));
             }
