@@ -301,8 +301,8 @@ impl Router {
         let mut made = Vec::<Interface>::new();
         for (number, RouterPorts { interface, port, control }) in ports.iter().enumerate() {
             let info = port.info();
-            let mut one = Interface::default();
-            one.name = if interface.name.is_empty() { info.name.clone() } else { interface.name.clone() };
+            let name = if interface.name.is_empty() { info.name.clone() } else { interface.name.clone() };
+            let mut one = Interface { name, ..Interface::default() };
             if made.iter().any(|known| known.name == one.name) {
                 return refuse("port", one.name, "is the name of another port of the router: give it its own");
             }
