@@ -124,11 +124,10 @@ fn theirs(ns: &Namespace) -> Vec<Tap> {
     ] {
         ns.set(setting, value);
     }
-    for n in 0..2 {
+    for (n, [a, b, c, d, e, f]) in HOSTS.into_iter().enumerate() {
         for setting in ["send_redirects", "rp_filter"] {
             ns.set(&format!("ipv4/conf/t{n}/{setting}"), "0");
         }
-        let [a, b, c, d, e, f] = HOSTS[n];
         let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
         ns.ip(&format!("addr add 10.0.{n}.1/24 dev t{n}"));
         ns.ip(&format!("addr add fd0{n}::1/64 dev t{n} nodad"));

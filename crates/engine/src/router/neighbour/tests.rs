@@ -71,8 +71,7 @@ fn a_neighbour_that_is_used_is_probed_and_one_without_an_answer_fails() {
 #[test]
 fn strangers_make_no_entries_and_the_limit_holds() {
     let now = Instant::now();
-    let mut config = NeighbourConfig::default();
-    config.limit = 3;
+    let config = NeighbourConfig { limit: 3, ..NeighbourConfig::default() };
     let neighbours = Neighbours::new(config).unwrap();
     let mut out = Outcome::default();
     neighbours.hear(&heard(Some(MAC), true, true), now, &mut out);
