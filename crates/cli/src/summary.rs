@@ -453,6 +453,9 @@ fn print_balance(out: &mut impl Write, balance: &Balance) -> io::Result<()> {
     if balance.flooded > 0 {
         left += &format!(" + {} flooded", grouped(balance.flooded));
     }
+    if balance.originated > 0 {
+        left += &format!(" + {} originated", grouped(balance.originated));
+    }
     let mut right = format!("{} out", grouped(balance.sent));
     if balance.merged > 0 {
         right += &format!(" + {} merged", grouped(balance.merged));

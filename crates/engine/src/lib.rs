@@ -8,6 +8,7 @@
 //! | [`route`] | one direction: a receive queue, a transmit queue, and the stages between them |
 //! | [`hub`] | several ports joined at one place: each receives, and sends what a switch decides |
 //! | [`bridge`] | a learning bridge: the switch of a hub |
+//! | [`router`] | an IP router: the switch of a hub |
 //! | `egress` | the sending half of both: software offload, layout, refusals |
 //! | [`lane`] | threads that process the packets of their flows, from every receiving worker |
 //! | [`rules`] | verdicts by textual rules or by a closure |
@@ -35,6 +36,7 @@ pub mod linearize;
 pub mod reflect;
 pub mod report;
 pub mod route;
+pub mod router;
 pub mod rules;
 pub mod software_offload;
 pub mod tee;

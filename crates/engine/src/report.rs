@@ -1,7 +1,7 @@
 //! The counters of ports, routes and pools: for the live view, the summary, and machines.
 //!
 //! ```text
-//!   received + split + flooded  =  sent + merged + drops (each by name)   the balance
+//!   received + split + flooded + originated  =  sent + merged + drops (each by name)   the balance
 //!   buffers allocated =  buffers freed                          once everything has stopped
 //!   pages taken       =  pages returned                         the same for applications' memory
 //! ```
@@ -298,6 +298,7 @@ impl Reading {
             received: rx.packets + rx.all_drops(),
             split: all.split,
             flooded: all.flooded,
+            originated: all.originated,
             sent: tx.packets,
             merged: all.merged,
             drops: all.drops().map(|(reason, n)| Drops { reason: reason.name(), packets: n }).collect(),
@@ -411,6 +412,8 @@ pub struct Balance {
     pub split: u64,
     /// Packets that copying for several egresses added.
     pub flooded: u64,
+    /// Packets that the datapath made itself: a router's questions, answers and errors.
+    pub originated: u64,
     /// Packets that ports sent, delivered or consumed.
     pub sent: u64,
     /// Packets that were merged into others.
@@ -436,7 +439,8 @@ impl Balance {
 
     /// Packets under way: 0 once everything has stopped. A negative value means duplicated packets.
     pub fn in_flight(&self) -> i64 {
-        (self.received + self.split + self.flooded).wrapping_sub(self.sent + self.merged + self.dropped()) as i64
+        (self.received + self.split + self.flooded + self.originated)
+            .wrapping_sub(self.sent + self.merged + self.dropped()) as i64
     }
 }
 

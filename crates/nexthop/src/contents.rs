@@ -1,6 +1,6 @@
 //! The contents of the kernel's messages: devices, addresses, routes, neighbours.
 
-use crate::lpm::Prefix;
+use crate::prefix::Prefix;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use towpath_wire::ethernet::Mac;

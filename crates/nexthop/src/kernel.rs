@@ -4,7 +4,7 @@
 //! a newer kernel may have messages that it does not know.
 
 use crate::contents::{Address, Contents, Device, DeviceKind, Hop, LimitExceeded, Limits, Outer, Route, RouteKind};
-use crate::lpm::Prefix;
+use crate::prefix::Prefix;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage as Message;

@@ -16,9 +16,10 @@
 //! |---|---|
 //! | `watch.rs` | the thread, its readers, resolution of neighbours |
 //! | `table.rs` | the snapshot: lookup, tunnels, VLANs |
-//! | `lpm.rs` | longest prefix match by a binary search |
+//! | `prefix.rs` | prefixes as ranges |
 //! | `source.rs` | the source address that the kernel would choose |
 //! | `kernel.rs` | messages of the kernel, bounded and parsed |
+//! | `listing.rs` | all of it, for what mirrors the kernel |
 //! | `contents.rs` | their contents: devices, addresses, routes, neighbours |
 
 #![forbid(unsafe_code)]
@@ -27,11 +28,13 @@
 
 mod contents;
 mod kernel;
-mod lpm;
+mod listing;
+mod prefix;
 mod source;
 mod table;
 mod watch;
 
 pub use contents::{LimitExceeded, Limits};
+pub use listing::{ListedDevice, ListedHop, ListedKind, ListedRoute};
 pub use table::{NextHop, Path, Table, Unreachable};
 pub use watch::{NextHops, Reader};

@@ -7,7 +7,7 @@
 //! temporary addresses.
 
 use crate::contents::Address;
-use crate::lpm::number;
+use crate::prefix::number;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// `RT_SCOPE_LINK`.

@@ -10,13 +10,14 @@
 //! ```
 
 use crate::contents::{Address, Contents, Device, DeviceKind, Hop, Neighbours, Route, RouteKind};
-use crate::lpm::{Lpm, number};
+use crate::prefix::number;
 use crate::source;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use towpath_wire::emit::{Ip, Link, Template, Tunnel, Udp, UdpChecksum};
 use towpath_wire::ethernet::{self, Mac};
+use towpath_wire::lpm::Lpm;
 use towpath_wire::vlan::{Tag, Tci};
 use towpath_wire::{Error, ipv4};
 
@@ -114,11 +115,13 @@ impl NextHop {
 /// Routes, addresses and devices.
 #[derive(Debug, Default)]
 pub(crate) struct Fib {
-    devices: HashMap<u32, Device>,
-    addresses: Vec<Address>,
-    routes: Vec<Route>,
-    v4: [Lpm; TABLES_V4.len()],
-    v6: [Lpm; TABLES_V6.len()],
+    pub(crate) devices: HashMap<u32, Device>,
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) routes: Vec<Route>,
+    /// Those that are looked up: of the default table, then of main, then of local.
+    pub(crate) used: Vec<u32>,
+    v4: [Lpm<u32>; TABLES_V4.len()],
+    v6: [Lpm<u128>; TABLES_V6.len()],
     unreadable: u64,
 }
 
@@ -138,7 +141,7 @@ impl Fib {
                 }
             }
         }
-        let lpm = |v4: bool, table: u32| {
+        let best = |v4: bool, table: u32| {
             let mut best: HashMap<_, u32> = HashMap::new();
             for (at, route) in routes.iter().enumerate().filter(|(_, r)| r.v4 == v4 && r.table == table) {
                 let index = at as u32;
@@ -151,11 +154,19 @@ impl Fib {
                     })
                     .or_insert(index);
             }
-            Lpm::new(best.into_iter().collect())
+            best
         };
-        let v4 = TABLES_V4.map(|table| lpm(true, table));
-        let v6 = TABLES_V6.map(|table| lpm(false, table));
-        (Fib { v4, v6, devices, addresses, routes, unreadable }, neighbours)
+        let all = |v4: bool, tables: &[u32]| {
+            let of = |table: &u32| best(v4, *table).into_values();
+            tables.iter().rev().flat_map(of).collect::<Vec<u32>>()
+        };
+        let used = [all(true, &TABLES_V4), all(false, &TABLES_V6)].concat();
+        let v4 = TABLES_V4.map(|table| {
+            Lpm::new(best(true, table).into_iter().map(|(at, route)| (at.first as u32, at.len(32), route)))
+        });
+        let v6 = TABLES_V6
+            .map(|table| Lpm::new(best(false, table).into_iter().map(|(at, route)| (at.first, at.len(128), route))));
+        (Fib { v4, v6, used, devices, addresses, routes, unreadable }, neighbours)
     }
 }
 
@@ -265,9 +276,13 @@ impl Table {
     }
 
     fn route(&self, dst: IpAddr) -> Result<&Route, Unreachable> {
-        let tables: &[Lpm] = if dst.is_ipv4() { &self.fib.v4 } else { &self.fib.v6 };
-        for table in tables {
-            let Some(route) = table.get(dst).and_then(|at| self.fib.routes.get(at as usize)) else { continue };
+        let tables = if dst.is_ipv4() { TABLES_V4.len() } else { TABLES_V6.len() };
+        for table in 0..tables {
+            let at = match dst {
+                IpAddr::V4(v4) => self.fib.v4[table].get(v4.into()),
+                IpAddr::V6(v6) => self.fib.v6[table].get(v6.into()),
+            };
+            let Some(route) = at.and_then(|at| self.fib.routes.get(at as usize)) else { continue };
             return match route.kind {
                 RouteKind::Throw => continue,
                 RouteKind::Unicast | RouteKind::Multicast => Ok(route),

@@ -68,6 +68,26 @@ reasons! {
     NoEgress = "no-egress",
     /// The ingress or the egress is no member of its VLAN.
     Vlan = "vlan",
+    /// In a frame that is for another station.
+    Foreign = "foreign",
+    /// Of a protocol that the router does not route.
+    UnknownProtocol = "unknown-protocol",
+    /// For the router itself, which has acted on it or has no use for it.
+    ForRouter = "for-router",
+    /// From or to an address that no packet on a link may have.
+    Martian = "martian",
+    /// Its options choose its route.
+    SourceRoute = "source-route",
+    /// Its time to live is used up.
+    TtlExpired = "ttl-expired",
+    /// No route leads to its destination.
+    NoRoute = "no-route",
+    /// The route to its destination refuses it: blackhole, unreachable, prohibit.
+    Unreachable = "unreachable",
+    /// Longer than the next link takes, and may not be fragmented.
+    NotFragmented = "not-fragmented",
+    /// The address of the next hop was not found.
+    NoNeighbour = "no-neighbour",
 }
 
 const REASONS: usize = DropReason::ALL.len();
@@ -150,6 +170,7 @@ pub struct Counters {
     split: AtomicU64,
     merged: AtomicU64,
     flooded: AtomicU64,
+    originated: AtomicU64,
     copied: AtomicU64,
     copied_bytes: AtomicU64,
     drops: [AtomicU64; REASONS],
@@ -213,6 +234,12 @@ impl Counters {
         add(&self.flooded, n);
     }
 
+    /// `n` packets were made by the datapath itself.
+    #[inline]
+    pub fn originated(&self, n: u64) {
+        add(&self.originated, n);
+    }
+
     /// `packets` were copied because they could not be passed on in place, `bytes` of them.
     #[inline]
     pub fn copied(&self, packets: u64, bytes: u64) {
@@ -258,6 +285,7 @@ impl Counters {
             split: get(&self.split),
             merged: get(&self.merged),
             flooded: get(&self.flooded),
+            originated: get(&self.originated),
             copied: get(&self.copied),
             copied_bytes: get(&self.copied_bytes),
             drops: std::array::from_fn(|i| get(&self.drops[i])),
@@ -285,6 +313,8 @@ pub struct Snapshot {
     pub merged: u64,
     /// Packets that copying for several egresses added: copies − 1 for each packet.
     pub flooded: u64,
+    /// Packets that the datapath made itself: a router's questions, answers and errors.
+    pub originated: u64,
     /// Packets that could not be handed on as they lay.
     pub copied: u64,
     /// Bytes of them that were copied.
@@ -346,6 +376,7 @@ impl Snapshot {
             split: f(self.split, other.split),
             merged: f(self.merged, other.merged),
             flooded: f(self.flooded, other.flooded),
+            originated: f(self.originated, other.originated),
             copied: f(self.copied, other.copied),
             copied_bytes: f(self.copied_bytes, other.copied_bytes),
             drops: std::array::from_fn(|i| f(self.drops[i], other.drops[i])),

@@ -8,6 +8,7 @@
 //! | [`e1000e`], [`virtio`], [`cpsw`] | configurations of the drivers from URIs |
 //! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
 //! | [`Bridge`], [`BridgePort`], [`BridgeControl`] | several ports joined by a learning bridge |
+//! | [`Router`], [`RouterInterface`], [`RouterControl`] | several ports joined by an IP router |
 //! | [`Observer`] | their counters, settings and rules, from any thread |
 //! | [`tee`] | what passes them, copied to a file, a port or a stream |
 //! | [`engine`] | workers, routes, lanes, rules, GRO stage, software offload |
@@ -30,8 +31,9 @@ pub mod virtio;
 
 pub use any::{AnyPort, AnyRx, AnyTx, KINDS, Opener, Role};
 pub use forward::{
-    Bridge, BridgeControl, BridgePort, BridgePortReading, Directions, Failure, FdbEntry, Forward, Gso, Observer,
-    PortControls, Ready, Running, StartError, Summary, Verdicts,
+    Bridge, BridgeControl, BridgePort, BridgePortReading, Directions, Failure, FdbEntry, Forward, Gso, Neighbour,
+    Observer, PortControls, Ready, Router, RouterControl, RouterInterface, RouterPorts, RouterRoute, Running,
+    StartError, Summary, Verdicts,
 };
 pub use towpath_bus as bus;
 pub use towpath_engine as engine;

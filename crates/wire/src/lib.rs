@@ -22,12 +22,13 @@
 //! | Internet checksums: sum, copy and sum, update | [`checksum`] |
 //! | checking all checksums of a frame | [`verify`](mod@verify) |
 //! | writing headers | [`emit`] |
+//! | longest prefix match | `lpm` |
 //! | checksum state, GSO, link kind | [`offload`] |
 //! | the virtio-net header | [`virtio_net`] |
 //!
 //! # Invariants
 //!
-//! * No function panics, allocates or blocks on any bytes. Everything in a frame is untrusted: a
+//! * No function panics, allocates (but for building `lpm`) or blocks on any bytes. Everything in a frame is untrusted: a
 //!   length field is compared with the number of bytes before it is used.
 //! * A view is checked once, by `parse`; its getters cannot fail. Its slices end where the
 //!   header's own length says, so Ethernet padding is in no payload of IP.
@@ -60,6 +61,8 @@ pub mod icmp;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
+#[cfg(any(feature = "std", test))]
+pub mod lpm;
 pub mod offload;
 pub mod options;
 pub mod tcp;

@@ -496,7 +496,7 @@ impl Switch for Bridge {
     }
 
     #[inline]
-    fn tick(&mut self, now: Instant) {
+    fn tick<R: RxQueue, T: TxQueue>(&mut self, _: &mut Ports<R, T, PortState>, now: Instant) {
         self.fdb.tick(now);
     }
 }

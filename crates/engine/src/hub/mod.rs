@@ -69,10 +69,18 @@ pub trait Switch: Send {
     /// The link of a port went down, or the port left.
     fn port_down(&mut self, number: usize);
 
-    /// Called now and then, also while no packet moves.
-    fn tick(&mut self, now: Instant) {
-        let _ = now;
+    /// Called now and then, also while no packet moves. What it sends to `ports` leaves afterwards.
+    fn tick<R: RxQueue, T: TxQueue>(&mut self, ports: &mut Ports<R, T, Self::Port>, now: Instant) {
+        let _ = (ports, now);
     }
+
+    /// What wakes an idle hub for a [`tick`](Switch::tick), besides packets.
+    fn wake(&self) -> [Wake; 2] {
+        [Wake::Never; 2]
+    }
+
+    /// The hub ends: packets that the switch holds are dropped by name.
+    fn end(&mut self) {}
 }
 
 /// A port on its way out.
@@ -199,7 +207,9 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
                 self.switch.port_down(number);
             }
         }
-        self.switch.tick(now);
+        self.ports.begin(true);
+        self.switch.tick(&mut self.ports, now);
+        self.ports.send_staged();
     }
 
     fn is_used_up(&self) -> bool {
@@ -284,6 +294,7 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Task for Hub<R, T, S> {
 
     fn wakes(&self, mut wait_for: impl FnMut(Wake, bool)) {
         wait_for(Wake::Readable(self.inbox.fd()), false);
+        self.switch.wake().into_iter().for_each(|wake| wait_for(wake, false));
         if !self.leaving.is_empty() {
             wait_for(Wake::Poll, false);
         }
@@ -294,6 +305,7 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Task for Hub<R, T, S> {
 
     fn end(&mut self, number: usize) -> Ending {
         let mut faults = std::mem::take(&mut self.lost);
+        self.switch.end();
         for number in self.ports.numbers() {
             let Some(port) = self.ports.slot_mut(number) else { continue };
             port.flush_gro();

@@ -107,6 +107,19 @@ impl<R: RxQueue, T: TxQueue, P> Ports<R, T, P> {
         }
     }
 
+    /// Stages a packet for a port, as [`send`](Ports::send).
+    ///
+    /// # Errors
+    /// Returns the packet if there is no such port.
+    #[inline]
+    pub fn try_send(&mut self, number: usize, packet: Packet) -> Result<(), Packet> {
+        if self.slots.get(number).is_none_or(Option::is_none) {
+            return Err(packet);
+        }
+        self.send(number, packet);
+        Ok(())
+    }
+
     /// Stages a whole burst for a port.
     #[inline]
     pub fn send_all(&mut self, number: usize, burst: &mut Batch) {

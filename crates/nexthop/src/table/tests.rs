@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::contents::Outer;
-use crate::lpm::Prefix;
+use crate::prefix::Prefix;
 use std::net::Ipv4Addr;
 use towpath_wire::ethernet::ethertype;
 

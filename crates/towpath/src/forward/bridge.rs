@@ -213,7 +213,7 @@ impl Bridge {
             ));
         }
         let tees = control.teeable();
-        let observed = Observed { notes, controls, infos, bridge: Some(control), tees };
+        let observed = Observed { notes, controls, infos, bridge: Some(control), router: None, tees };
         Ok(Ready::new(plan, threads, meter, observed, None, ends, needs).with_hits(hits))
     }
 

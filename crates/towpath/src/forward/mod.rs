@@ -20,6 +20,7 @@ mod failure;
 mod observer;
 mod plan;
 mod ready;
+mod router;
 mod running;
 
 pub use bridge::{Bridge, BridgePort};
@@ -27,6 +28,8 @@ pub use bridge_control::{BridgeControl, BridgePortReading, FdbEntry};
 pub use failure::Failure;
 pub use observer::Observer;
 pub use ready::Ready;
+pub use router::{Neighbour, Router, RouterRoute};
+pub use router::{RouterControl, RouterInterface, RouterPorts};
 pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;
@@ -37,6 +40,7 @@ use failure::PortEnd;
 use observer::Observed;
 use plan::Plan;
 use ready::Work;
+use router::AnyRouterHub;
 use running::PortEnds;
 use std::sync::Arc;
 use std::time::Duration;
@@ -345,7 +349,8 @@ impl Forward {
         let (controls, infos) = (PortControls::new(controls), vec![a_info, b_info]);
         let tees = teeable(tees, layer, &infos);
         let threads = threads.into_iter().map(|(placement, routes)| (placement, Work::Routes(routes))).collect();
-        let (observed, ends) = (Observed { notes, controls, infos, bridge: None, tees }, PortEnds::new(ends));
+        let observed = Observed { notes, controls, infos, bridge: None, router: None, tees };
+        let ends = PortEnds::new(ends);
         Ok(Ready::new(self, threads, meter, observed, table, ends, needs))
     }
 
@@ -405,7 +410,8 @@ impl Forward {
         let (controls, infos) = (PortControls::new(controls), vec![info]);
         let tees = teeable(tees, layer, &infos);
         let threads = threads.into_iter().map(|(placement, routes)| (placement, Work::Routes(routes))).collect();
-        let (observed, ends) = (Observed { notes, controls, infos, bridge: None, tees }, PortEnds::new(ends));
+        let observed = Observed { notes, controls, infos, bridge: None, router: None, tees };
+        let ends = PortEnds::new(ends);
         Ok(Ready::new(self, threads, meter, observed, None, ends, needs))
     }
 }

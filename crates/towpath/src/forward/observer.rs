@@ -1,6 +1,6 @@
 //! What can be seen of joined ports from any thread, before, while and after they run.
 
-use super::{BridgeControl, PortControls};
+use super::{BridgeControl, PortControls, RouterControl};
 use crate::tee::{Tee, TeeConfig, TeeError, TeeSink, Teeable};
 use std::sync::Arc;
 use towpath_engine::filter::Hits;
@@ -15,6 +15,7 @@ pub(super) struct Observed {
     pub(super) infos: Vec<Info>,
     pub(super) bridge: Option<BridgeControl>,
     pub(super) tees: Teeable,
+    pub(super) router: Option<RouterControl>,
 }
 
 /// A handle to the counters, settings and rules of joined ports. It works from any thread and may
@@ -42,13 +43,14 @@ pub struct Observer {
     notes: Arc<[String]>,
     bridge: Option<BridgeControl>,
     tees: Arc<Teeable>,
+    router: Option<RouterControl>,
 }
 
 impl Observer {
     pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<Hits>) -> Observer {
-        let Observed { notes, controls, infos, bridge, tees } = observed;
+        let Observed { notes, controls, infos, bridge, router, tees } = observed;
         let (infos, notes, tees) = (infos.into(), notes.into(), tees.into());
-        Observer { meter, controls, hits, table: None, infos, notes, bridge, tees }
+        Observer { meter, controls, hits, table: None, infos, notes, bridge, router, tees }
     }
 
     /// The counters.
@@ -70,6 +72,11 @@ impl Observer {
     /// list with its default as the last.
     pub fn rule_hits(&self) -> Vec<(String, u64)> {
         self.hits.iter().flat_map(|hits| hits.texts().iter().cloned().zip(hits.total())).collect()
+    }
+
+    /// The routes and neighbours of a router; `None` if no router runs.
+    pub fn router(&self) -> Option<&RouterControl> {
+        self.router.as_ref()
     }
 
     /// The ports and addresses of a bridge; `None` if no bridge runs.

@@ -3,7 +3,7 @@
 use super::observer::{Observed, Observer};
 use super::plan::{AnyRoute, LANE_PAIRS, Placement};
 use super::running::PortEnds;
-use super::{AnyHub, Forward, PortControls, REBALANCE, Running, StartError};
+use super::{AnyHub, AnyRouterHub, Forward, PortControls, REBALANCE, Running, StartError};
 use std::sync::Arc;
 use towpath_engine::filter::Hits;
 use towpath_engine::lane::{Balancer, LaneTable};
@@ -43,6 +43,7 @@ pub struct Ready {
 pub(super) enum Work {
     Routes(Vec<AnyRoute>),
     Hub(Box<AnyHub>),
+    Router(Box<AnyRouterHub>),
 }
 
 impl Work {
@@ -50,6 +51,7 @@ impl Work {
         match self {
             Work::Routes(routes) => routes.iter().filter_map(|route| route.gro().cloned()).collect(),
             Work::Hub(hub) => hub.gro().cloned().collect(),
+            Work::Router(hub) => hub.gro().cloned().collect(),
         }
     }
 }
@@ -118,6 +120,10 @@ impl Ready {
                     running.spawn(number, move || worker.run())?;
                 }
                 Work::Hub(hub) => {
+                    let worker = Worker::new(vec![*hub], config, stop);
+                    running.spawn(number, move || worker.run())?;
+                }
+                Work::Router(hub) => {
                     let worker = Worker::new(vec![*hub], config, stop);
                     running.spawn(number, move || worker.run())?;
                 }

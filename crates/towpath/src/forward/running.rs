@@ -197,6 +197,11 @@ impl Running {
         self.observer.port_controls()
     }
 
+    /// The routes and neighbours of a router; `None` if no router runs.
+    pub fn router(&self) -> Option<&super::RouterControl> {
+        self.observer.router()
+    }
+
     /// The ports and addresses of a bridge; `None` if no bridge runs.
     pub fn bridge(&self) -> Option<&BridgeControl> {
         self.observer.bridge()

@@ -1,0 +1,466 @@
+//! The slow path of a router: what is not a plain packet to forward, and what is the router's own.
+
+use super::fib::{Action, Answer, Way, choose};
+use super::fragment::{pieces, write_header};
+use super::icmp::{self, MAX_ERROR, Problem, answerable};
+use super::ip::{self, Refusal, V4, V6, is_group, upper6};
+use super::neighbour::{Discovery, MAX_MESSAGE, Outcome, Question};
+use super::{ETHERNET, Router, Turn, longest, mac_number, transmit};
+use std::net::{IpAddr, Ipv6Addr};
+use towpath_packet::port::{RxQueue, TxQueue};
+use towpath_packet::{Batch, DropReason, Offloads, Packet};
+use towpath_wire::ethernet::{self, ethertype};
+use towpath_wire::icmp::v6;
+use towpath_wire::ip::protocol;
+
+/// Bytes that are made contiguous: a whole message of a neighbour, a quoted packet.
+const CONTIGUOUS: usize = 1514;
+/// Bytes without which no decision is possible: the longest IPv4 header, or a short chain of IPv6's.
+const HEADERS: usize = ETHERNET + 60;
+
+/// A packet on the slow path, and what is known of it.
+struct Seen {
+    packet: Packet,
+    /// The frame was for a group.
+    to_group: bool,
+}
+
+impl Router {
+    /// Handles one packet completely.
+    #[cold]
+    pub(super) fn slow<R: RxQueue, T: TxQueue>(&mut self, mut packet: Packet, turn: &mut Turn<'_, R, T>) {
+        let refused = self.prepare(&mut packet).err();
+        let Some(own) = turn.fib.interface(turn.ingress as u16) else {
+            return turn.ports.drop(turn.ingress, DropReason::NoEgress, packet);
+        };
+        if let Some(reason) = refused {
+            return turn.ports.drop(turn.ingress, reason, packet);
+        }
+        let Some(header) = packet.linear().first_chunk::<ETHERNET>() else {
+            return turn.ports.drop(turn.ingress, DropReason::Malformed, packet);
+        };
+        let [a, b, c, d, e, f, .., x, y] = *header;
+        let to_group = a & 1 != 0;
+        if !to_group && mac_number([a, b, c, d, e, f]) != mac_number(own.mac) {
+            return turn.ports.drop(turn.ingress, DropReason::Foreign, packet);
+        }
+        let kind = u16::from_be_bytes([x, y]);
+        if packet.vlan().is_some() || ethertype::is_tag(kind) {
+            return self.control(packet, DropReason::Vlan, turn);
+        }
+        let seen = Seen { packet, to_group };
+        match kind {
+            ethertype::ARP if own.control.is_none() => self.arp(seen, turn),
+            ethertype::ARP => self.control(seen.packet, DropReason::ForRouter, turn),
+            ethertype::IPV4 => self.v4(seen, turn),
+            ethertype::IPV6 => self.v6(seen, turn),
+            _ => self.control(seen.packet, DropReason::UnknownProtocol, turn),
+        }
+    }
+
+    /// Makes the headers contiguous and writable.
+    fn prepare(&mut self, packet: &mut Packet) -> Result<(), DropReason> {
+        if !self.software.cache().ensure_head(packet) {
+            return Err(DropReason::NoBuffer);
+        }
+        let (len, most) = (packet.len(), packet.linear().len() + packet.tailroom());
+        if packet.make_linear(len.min(CONTIGUOUS).min(most)).is_err() || packet.linear().len() < len.min(HEADERS) {
+            return Err(DropReason::NoBuffer);
+        }
+        if len < ETHERNET { Err(DropReason::Malformed) } else { Ok(()) }
+    }
+
+    /// Hands a packet to the control port of its interface, or drops it.
+    fn control<R: RxQueue, T: TxQueue>(&mut self, packet: Packet, reason: DropReason, turn: &mut Turn<'_, R, T>) {
+        let Some(control) = turn.fib.interface(turn.ingress as u16).and_then(|interface| interface.control) else {
+            return turn.ports.drop(turn.ingress, reason, packet);
+        };
+        if let Err(packet) = turn.ports.try_send(control.into(), packet) {
+            turn.ports.drop(turn.ingress, reason, packet);
+        }
+    }
+
+    fn v4<R: RxQueue, T: TxQueue>(&mut self, mut seen: Seen, turn: &mut Turn<'_, R, T>) {
+        let len = seen.packet.len() - ETHERNET;
+        let v4 = match ip::check4(seen.packet.linear().get(ETHERNET..).unwrap_or_default(), len) {
+            Ok(v4) => v4,
+            Err(refusal) => return self.refuse(seen, refusal, turn),
+        };
+        seen.packet.truncate(ETHERNET + usize::from(v4.total_len));
+        let dst = IpAddr::V4(v4.dst);
+        // Another station with an address of the router, or a packet that came back.
+        if turn.fib.is_local(v4.src.into()) {
+            return turn.ports.drop(turn.ingress, DropReason::Martian, seen.packet);
+        }
+        if is_group(dst) {
+            return self.control(seen.packet, DropReason::ForRouter, turn);
+        }
+        let way = match self.way(&seen, dst, turn) {
+            Ok(Some(way)) => way,
+            Ok(None) => return self.local(seen, dst, turn),
+            Err(refusal) => return self.refuse(seen, refusal, turn),
+        };
+        if v4.ttl <= 1 {
+            return self.refuse(seen, Refusal::with(DropReason::TtlExpired, Problem::TimeExceeded), turn);
+        }
+        self.forward4(seen, v4, &way, turn);
+    }
+
+    fn forward4<R: RxQueue, T: TxQueue>(&mut self, mut seen: Seen, v4: V4, way: &Way, turn: &mut Turn<'_, R, T>) {
+        let is_too_long = longest(&seen.packet, v4.total_len.into()) > way.mtu;
+        if is_too_long && v4.fragment & towpath_wire::ipv4::DONT_FRAGMENT != 0 {
+            let problem = Problem::TooBig { mtu: way.mtu };
+            return self.refuse(seen, Refusal::with(DropReason::NotFragmented, problem), turn);
+        }
+        if let Some(at) = v4.options.record_route
+            && let Some(own) = turn.fib.source4(way, v4.dst)
+            && let Some(header) = seen.packet.linear_mut().get_mut(ETHERNET..ETHERNET + usize::from(v4.header_len))
+        {
+            ip::record_route(header, at, own);
+        }
+        if is_too_long {
+            return self.fragment(seen.packet, way, v4.dst.into(), turn);
+        }
+        self.send(seen.packet, way, v4.dst.into(), turn);
+    }
+
+    /// Cuts a packet into fragments, and forwards them.
+    fn fragment<R: RxQueue, T: TxQueue>(&mut self, packet: Packet, way: &Way, dst: IpAddr, turn: &mut Turn<'_, R, T>) {
+        let (mut whole, mut plain) = (Batch::new(), Batch::<64>::new());
+        let _ = whole.push(packet);
+        // Segments with complete checksums: a fragment has no checksum of its own.
+        loop {
+            self.software.apply(&mut whole, &mut plain, Offloads::NONE);
+            let n = plain.len();
+            if n == 0 {
+                return;
+            }
+            for packet in plain.drain_front(n) {
+                self.fragment_one(packet, way, dst, turn);
+            }
+        }
+    }
+
+    fn fragment_one<R: RxQueue, T: TxQueue>(
+        &mut self,
+        packet: Packet,
+        way: &Way,
+        dst: IpAddr,
+        turn: &mut Turn<'_, R, T>,
+    ) {
+        let len = packet.len();
+        if len - ETHERNET <= way.mtu as usize {
+            return self.send(packet, way, dst, turn);
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let header_len = packet.linear().get(ETHERNET).map_or(0, |first| usize::from(first & 15) * 4);
+        packet.copy_to(0, scratch.get_mut(..len).unwrap_or_default());
+        let front = ETHERNET + header_len;
+        let payload = scratch.get(front..len).unwrap_or_default();
+        let made = pieces(header_len, payload.len(), way.mtu as usize);
+        let mut fragments = 0;
+        for piece in made.into_iter().flatten() {
+            let more = piece.at + piece.len < payload.len();
+            let part = payload.get(piece.at..piece.at + piece.len).unwrap_or_default();
+            let mut frame = [0; HEADERS];
+            let Some(header) = frame.get_mut(..front) else { break };
+            header.copy_from_slice(scratch.get(..front).unwrap_or_default());
+            write_header(header.get_mut(ETHERNET..).unwrap_or_default(), piece, more);
+            fragments += 1;
+            match join(self.software.cache(), header, part) {
+                Some(fragment) => self.send(fragment, way, dst, turn),
+                None => self.counters.dropped(DropReason::NoBuffer, 1),
+            }
+        }
+        self.scratch = scratch;
+        if fragments == 0 {
+            return turn.ports.drop(turn.ingress, DropReason::TooLong, packet);
+        }
+        self.counters.split(fragments);
+        self.software.cache().free(packet);
+    }
+
+    fn v6<R: RxQueue, T: TxQueue>(&mut self, mut seen: Seen, turn: &mut Turn<'_, R, T>) {
+        let len = seen.packet.len() - ETHERNET;
+        let v6 = match ip::check6(seen.packet.linear().get(ETHERNET..).unwrap_or_default(), len) {
+            Ok(v6) => v6,
+            Err(refusal) => return self.refuse(seen, refusal, turn),
+        };
+        seen.packet.truncate(ETHERNET + v6.total_len as usize);
+        let dst = IpAddr::V6(v6.dst);
+        if is_group(dst) {
+            return self.for_router(seen, dst, turn);
+        }
+        if v6.dst.is_unicast_link_local() {
+            return match turn.fib.is_local(dst) {
+                true => self.local(seen, dst, turn),
+                false => turn.ports.drop(turn.ingress, DropReason::Martian, seen.packet),
+            };
+        }
+        let way = match self.way(&seen, dst, turn) {
+            Ok(Some(way)) => way,
+            Ok(None) => return self.local(seen, dst, turn),
+            Err(refusal) => return self.refuse(seen, refusal, turn),
+        };
+        if let Err(refusal) = check_forward6(&v6, &way, &seen.packet) {
+            return self.refuse(seen, refusal, turn);
+        }
+        self.send(seen.packet, &way, dst, turn);
+    }
+
+    /// The way of a packet, `None` if it is for the router.
+    fn way<R: RxQueue, T: TxQueue>(
+        &self,
+        seen: &Seen,
+        dst: IpAddr,
+        turn: &Turn<'_, R, T>,
+    ) -> Result<Option<Way>, Refusal> {
+        let refused = |problem| Err(Refusal::with(DropReason::Unreachable, problem));
+        match turn.fib.lookup(dst) {
+            Answer::Other(Action::Local) => Ok(None),
+            // In a frame to a group nothing is forwarded (RFC 1812 section 5.3.4), or answered.
+            _ if seen.to_group && turn.fib.lookup(dst) != Answer::Other(Action::Broadcast) => {
+                Err(DropReason::Foreign.into())
+            }
+            Answer::Other(Action::Broadcast) => Ok(None),
+            Answer::Other(Action::Unreachable) => refused(Problem::HostUnreachable),
+            Answer::Other(Action::Prohibit) => refused(Problem::Prohibited),
+            Answer::Other(Action::Blackhole | Action::Forward) => Err(DropReason::Unreachable.into()),
+            Answer::NoRoute => Err(Refusal::with(DropReason::NoRoute, Problem::NoRoute)),
+            Answer::Ways(ways) => match choose(ways, self.hash_of(&seen.packet)) {
+                Some(way) => Ok(Some(*way)),
+                None => Err(DropReason::NoRoute.into()),
+            },
+        }
+    }
+
+    /// A packet for the router: the control plane gets it, or the router answers.
+    fn local<R: RxQueue, T: TxQueue>(&mut self, mut seen: Seen, own: IpAddr, turn: &mut Turn<'_, R, T>) {
+        let has_control = turn.fib.interface(turn.ingress as u16).is_some_and(|port| port.control.is_some());
+        if has_control || turn.fib.lookup(own) == Answer::Other(Action::Broadcast) || seen.to_group {
+            return self.for_router(seen, own, turn);
+        }
+        let whole = seen.packet.len();
+        if let Some(ip) = seen.packet.linear_mut().get_mut(ETHERNET..).filter(|ip| ip.len() + ETHERNET == whole)
+            && icmp::reply(ip, own)
+        {
+            // The checksums were read and written.
+            seen.packet.set_csum(towpath_packet::Checksum::Unknown);
+            return self.send_own(seen.packet, turn);
+        }
+        let ip = seen.packet.linear().get(ETHERNET..).unwrap_or_default();
+        let transport = match own {
+            IpAddr::V4(_) => ip.get(9).copied(),
+            IpAddr::V6(_) => upper6(ip).map(|(protocol, _)| protocol),
+        };
+        if transport == Some(protocol::UDP) {
+            return self.refuse(seen, Refusal::with(DropReason::ForRouter, Problem::PortUnreachable), turn);
+        }
+        self.for_router(seen, own, turn);
+    }
+
+    /// A packet that the router itself acts on, without a control plane: neighbour discovery.
+    fn for_router<R: RxQueue, T: TxQueue>(&mut self, seen: Seen, dst: IpAddr, turn: &mut Turn<'_, R, T>) {
+        let Some(interface) = turn.fib.interface(turn.ingress as u16) else {
+            return turn.ports.drop(turn.ingress, DropReason::NoEgress, seen.packet);
+        };
+        if interface.control.is_none() && dst.is_ipv6() {
+            let ip = seen.packet.linear().get(ETHERNET..).unwrap_or_default();
+            let is_nd = matches!(upper6(ip), Some((protocol::ICMPV6, at)) if at == 40
+                && matches!(ip.get(at), Some(&(v6::NEIGHBOUR_SOLICITATION | v6::NEIGHBOUR_ADVERTISEMENT))));
+            if is_nd && let Some(message) = Discovery::nd(ip, turn.ingress as u16, |own| turn.fib.is_local(own)) {
+                self.discover(&seen, message, turn);
+            }
+        }
+        self.control(seen.packet, DropReason::ForRouter, turn);
+    }
+
+    fn arp<R: RxQueue, T: TxQueue>(&mut self, seen: Seen, turn: &mut Turn<'_, R, T>) {
+        let payload = seen.packet.linear().get(ETHERNET..).unwrap_or_default();
+        let is_own = |own| turn.fib.is_local(own);
+        if let Some(message) = Discovery::arp(payload, turn.ingress as u16, seen.to_group, is_own) {
+            self.discover(&seen, message, turn);
+        }
+        turn.ports.drop(turn.ingress, DropReason::ForRouter, seen.packet);
+    }
+
+    fn discover<R: RxQueue, T: TxQueue>(&mut self, seen: &Seen, message: Discovery, turn: &mut Turn<'_, R, T>) {
+        if let Some(heard) = message.heard {
+            self.neighbours.hear(&heard, turn.now, &mut self.outcome);
+        }
+        let Some(asked) = message.asked else { return };
+        let Some(interface) = turn.fib.interface(turn.ingress as u16) else { return };
+        let Ok((frame, _)) = ethernet::Header::split(seen.packet.linear()) else { return };
+        let mut out = [0; MAX_MESSAGE];
+        if let Some(len) = asked.write(&mut out, interface.mac, frame.src()) {
+            self.emit(out.get(..len).unwrap_or_default(), turn.ingress as u16, turn);
+        }
+    }
+
+    /// Sends a frame of the router's own by an interface.
+    fn emit<R: RxQueue, T: TxQueue>(&mut self, frame: &[u8], port: u16, turn: &mut Turn<'_, R, T>) {
+        if let Some(packet) = Packet::copy_from(self.software.cache(), frame) {
+            self.counters.originated(1);
+            if let Err(packet) = turn.ports.try_send(port.into(), packet) {
+                self.counters.dropped(DropReason::PortGone, 1);
+                self.software.cache().free(packet);
+            }
+        }
+    }
+
+    /// Drops a packet by name, and informs its sender.
+    #[cold]
+    fn refuse<R: RxQueue, T: TxQueue>(&mut self, seen: Seen, refusal: Refusal, turn: &mut Turn<'_, R, T>) {
+        if let Some(problem) = refusal.problem
+            && (!seen.to_group || matches!(problem, Problem::TooBig { .. }))
+        {
+            self.inform(&seen.packet, problem, turn);
+        }
+        turn.ports.drop(turn.ingress, refusal.reason, seen.packet);
+    }
+
+    /// The neighbour of a packet does not answer.
+    #[cold]
+    pub(super) fn unreachable<R: RxQueue, T: TxQueue>(&mut self, packet: Packet, turn: &mut Turn<'_, R, T>) {
+        self.inform(&packet, Problem::AddressUnreachable, turn);
+        turn.ports.drop(turn.ingress, DropReason::NoNeighbour, packet);
+    }
+
+    /// Sends an ICMP error about a packet, if one may be sent.
+    fn inform<R: RxQueue, T: TxQueue>(&mut self, packet: &Packet, problem: Problem, turn: &mut Turn<'_, R, T>) {
+        let linear = packet.linear().get(ETHERNET..).unwrap_or_default();
+        let Some(to) = answerable(linear, problem) else { return };
+        if turn.fib.is_local(to) {
+            return;
+        }
+        let Some((way, source)) = self.reply_way(to, turn) else { return };
+        if !self.pace.grants(turn.now) {
+            return;
+        }
+        self.id = self.id.wrapping_add(1);
+        // The quoted bytes may lie in several pieces.
+        let mut quoted = [0; MAX_ERROR];
+        let n = packet.copy_to(ETHERNET, &mut quoted);
+        let mut out = [0; ETHERNET + MAX_ERROR];
+        let Some((header, ip)) = out.split_first_chunk_mut::<ETHERNET>() else { return };
+        let quoted = quoted.get(..n).unwrap_or_default();
+        let Some(len) = icmp::error(ip, quoted, problem, source, self.id) else { return };
+        let kind = if to.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
+        if let Some(field) = header.get_mut(12..) {
+            field.copy_from_slice(&kind.to_be_bytes());
+        }
+        let Some(packet) = Packet::copy_from(self.software.cache(), out.get(..ETHERNET + len).unwrap_or_default())
+        else {
+            return;
+        };
+        self.counters.originated(1);
+        self.send_by(packet, &way, to, turn);
+    }
+
+    /// The way to a sender, and the address that the router answers from.
+    fn reply_way<R: RxQueue, T: TxQueue>(&self, to: IpAddr, turn: &Turn<'_, R, T>) -> Option<(Way, IpAddr)> {
+        let way = match to {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => Way::direct(turn.ingress as u16),
+            _ => match turn.fib.lookup(to) {
+                Answer::Ways(ways) => *ways.first()?,
+                _ => return None,
+            },
+        };
+        let source = match to {
+            IpAddr::V4(v4) => turn.fib.source4(&way, v4).map(IpAddr::V4),
+            IpAddr::V6(v6) => turn.fib.source6(&way, v6).map(IpAddr::V6),
+        };
+        Some((way, source?))
+    }
+
+    /// Sends an answer, which was made of a received packet, on its way.
+    fn send_own<R: RxQueue, T: TxQueue>(&mut self, packet: Packet, turn: &mut Turn<'_, R, T>) {
+        let ip = packet.linear().get(ETHERNET..).unwrap_or_default();
+        let to = match ip.first().map(|first| first >> 4) {
+            Some(4) => ip.get(16..20).and_then(|dst| <[u8; 4]>::try_from(dst).ok()).map(IpAddr::from),
+            _ => ip.get(24..40).and_then(|dst| <[u8; 16]>::try_from(dst).ok()).map(IpAddr::from),
+        };
+        match to.and_then(|to| Some((to, self.reply_way(to, turn)?.0))) {
+            Some((to, way)) => self.send_by(packet, &way, to, turn),
+            None => turn.ports.drop(turn.ingress, DropReason::NoRoute, packet),
+        }
+    }
+
+    /// Sends a packet of the router's own.
+    fn send_by<R: RxQueue, T: TxQueue>(&mut self, packet: Packet, way: &Way, to: IpAddr, turn: &mut Turn<'_, R, T>) {
+        self.resolve(packet, way.key(to), turn);
+    }
+
+    /// Does what neighbours bring about: questions, packets that have waited.
+    #[cold]
+    pub(super) fn act<R: RxQueue, T: TxQueue>(&mut self, turn: &mut Turn<'_, R, T>) {
+        // An error about a packet may be a question again: it is asked in the next round.
+        for _ in 0..4 {
+            let Outcome { questions, found, failed, overflown } = std::mem::take(&mut self.outcome);
+            for (key, mac, packet) in found {
+                transmit(packet, key.port, mac, turn);
+            }
+            for (_, packet) in failed {
+                self.unreachable(packet, turn);
+            }
+            for packet in overflown {
+                self.counters.dropped(DropReason::NoNeighbour, 1);
+                self.software.cache().free(packet);
+            }
+            for question in questions {
+                self.ask(question, turn);
+            }
+            if self.outcome.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn ask<R: RxQueue, T: TxQueue>(&mut self, question: Question, turn: &mut Turn<'_, R, T>) {
+        let port = question.key.port;
+        let Some(interface) = turn.fib.interface(port) else { return };
+        let way = Way::direct(port);
+        let source = match question.key.address {
+            IpAddr::V4(v4) => turn.fib.source4(&way, v4).map(IpAddr::V4),
+            // Its link-local address, which every interface with IPv6 has.
+            IpAddr::V6(v6) => {
+                let is_own = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+                let own = interface.addresses.iter().map(|(address, _)| *address).find(is_own);
+                own.or_else(|| turn.fib.source6(&way, v6).map(IpAddr::V6))
+            }
+        };
+        let mut out = [0; MAX_MESSAGE];
+        if let Some(len) = source.and_then(|source| question.write(&mut out, interface.mac, source)) {
+            self.emit(out.get(..len).unwrap_or_default(), port, turn);
+        }
+    }
+}
+
+/// What keeps an IPv6 packet with a route from being forwarded.
+fn check_forward6(v6: &V6, way: &Way, packet: &Packet) -> Result<(), Refusal> {
+    if v6.hop_limit <= 1 {
+        return Err(Refusal::with(DropReason::TtlExpired, Problem::TimeExceeded));
+    }
+    if v6.src == Ipv6Addr::UNSPECIFIED {
+        return Err(DropReason::Martian.into());
+    }
+    if v6.src.is_unicast_link_local() {
+        return Err(Refusal::with(DropReason::Martian, Problem::BeyondScope));
+    }
+    if longest(packet, v6.total_len) > way.mtu {
+        return Err(Refusal::with(DropReason::NotFragmented, Problem::TooBig { mtu: way.mtu }));
+    }
+    Ok(())
+}
+
+/// A packet of two pieces.
+fn join(cache: &mut towpath_packet::Cache, header: &[u8], payload: &[u8]) -> Option<Packet> {
+    let mut packet = cache.alloc()?;
+    packet.push_back(header.len()).ok()?.copy_from_slice(header);
+    let (here, rest) = payload.split_at(payload.len().min(packet.tailroom()));
+    packet.push_back(here.len()).ok()?.copy_from_slice(here);
+    if !rest.is_empty() {
+        packet.append(Packet::copy_from(cache, rest)?).ok()?;
+    }
+    Some(packet)
+}

@@ -1,0 +1,160 @@
+//! Follows the kernel that is the control plane of a router.
+//!
+//! A thread looks at the snapshot of [`NextHops`], which netlink keeps up to date, and publishes the
+//! routes over the control ports as routes over their interfaces. A route of which no hop is at a
+//! control port is left out. Only neighbours that have changed are set. What the router asks for is
+//! asked of the kernel: an empty datagram has it find or confirm a neighbour.
+
+use super::control::Shared;
+use super::{RouterRoute, StartError};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use towpath_engine::router::neighbour::{Key, Outcome, State};
+use towpath_engine::router::{Action, Hop, Interface};
+use towpath_nexthop::{ListedKind, ListedRoute, NextHops, Table};
+use towpath_sys::netns;
+
+/// Time between two looks at the snapshot.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The thread; dropping it ends it.
+pub(super) struct Mirror {
+    next_hops: Arc<NextHops>,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The indices of control ports, by the position of their interfaces.
+type Indices = Vec<Option<u32>>;
+
+impl Mirror {
+    pub(super) fn start(shared: &Arc<Shared>, namespace: Option<&str>, indices: Indices) -> Result<Mirror, StartError> {
+        let failed = |source| StartError::Thread { worker: 0, source };
+        let next_hops = netns::within(namespace, NextHops::watch).map_err(failed)?.map_err(failed)?;
+        let (next_hops, stopping) = (Arc::new(next_hops), Arc::new(AtomicBool::new(false)));
+        let mut follower = Follower {
+            shared: shared.clone(),
+            next_hops: next_hops.clone(),
+            indices,
+            last: None,
+            neighbours: HashMap::new(),
+        };
+        follower.step();
+        let ends = stopping.clone();
+        let run = move || {
+            while !ends.load(Ordering::Relaxed) {
+                std::thread::park_timeout(LOOK);
+                follower.step();
+            }
+        };
+        let thread = std::thread::Builder::new().name("towpath-mirror".into()).spawn(run).map_err(failed)?;
+        Ok(Mirror { next_hops, stopping, thread: Some(thread) })
+    }
+
+    pub(super) fn overruns(&self) -> u64 {
+        self.next_hops.overruns()
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Follower {
+    shared: Arc<Shared>,
+    next_hops: Arc<NextHops>,
+    indices: Indices,
+    last: Option<Arc<Table>>,
+    neighbours: HashMap<Key, [u8; 6]>,
+}
+
+impl Follower {
+    fn step(&mut self) {
+        for question in self.shared.neighbours.take_questions() {
+            if let Some(Some(device)) = self.indices.get(usize::from(question.key.port)) {
+                let _ = self.next_hops.resolve(*device, question.key.address);
+            }
+        }
+        let table = self.next_hops.table();
+        if self.last.as_ref().is_some_and(|last| last.generation() == table.generation()) {
+            return self.shared.lock().collect();
+        }
+        if self.last.as_ref().is_none_or(|last| !last.has_routes_of(&table)) {
+            self.publish(&table);
+        }
+        self.set_neighbours(&table);
+        self.last = Some(table);
+    }
+
+    fn port_of(&self, device: u32) -> Option<u16> {
+        self.indices.iter().position(|index| *index == Some(device)).map(|port| port as u16)
+    }
+
+    fn publish(&self, table: &Table) {
+        let mut tables = self.shared.lock();
+        let interface = |(port, old): (usize, &Interface)| {
+            let mut new = old.clone();
+            let device = self.indices.get(port).copied().flatten().and_then(|index| table.list_device(index));
+            match device {
+                Some(device) => {
+                    (new.mac, new.addresses) = (device.mac, device.addresses);
+                    new.mtu = device.mtu;
+                }
+                None => new.addresses.clear(),
+            }
+            new
+        };
+        let interfaces = tables.interfaces.iter().enumerate().map(interface).collect();
+        let routes: Vec<RouterRoute> = table.list_routes().filter_map(|route| self.mirrored(route)).collect();
+        // Interfaces and hops are those of this function: no route can be refused.
+        let _ = tables.publish(interfaces, &routes);
+    }
+
+    fn mirrored(&self, route: ListedRoute) -> Option<RouterRoute> {
+        let ListedRoute { prefix, len, kind, hops, mtu, .. } = route;
+        let action = match kind {
+            ListedKind::Unicast => Action::Forward,
+            ListedKind::Local => Action::Local,
+            ListedKind::Broadcast => Action::Broadcast,
+            ListedKind::Blackhole => Action::Blackhole,
+            ListedKind::Prohibit => Action::Prohibit,
+            _ => Action::Unreachable,
+        };
+        // Each interface has this subnet; packets to it are not routed.
+        let is_link_local = matches!(prefix, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let known = hops
+            .iter()
+            .filter_map(|hop| Some(Hop { port: self.port_of(hop.device)?, gateway: hop.gateway, weight: hop.weight }));
+        let hops: Vec<Hop> = known.take(towpath_engine::router::MAX_HOPS).collect();
+        let is_used = action != Action::Forward || (!hops.is_empty() && !is_link_local);
+        is_used.then_some(RouterRoute { prefix, len, action, hops, mtu })
+    }
+
+    fn set_neighbours(&mut self, table: &Table) {
+        let now: HashMap<Key, [u8; 6]> = table
+            .list_neighbours()
+            .filter_map(|(device, address, mac)| Some((Key { port: self.port_of(device)?, address }, mac)))
+            .collect();
+        let mut out = Outcome::default();
+        for key in self.neighbours.keys().filter(|key| !now.contains_key(key)) {
+            self.shared.neighbours.remove(*key, &mut out);
+        }
+        for (key, mac) in &now {
+            if self.neighbours.get(key) != Some(mac) {
+                self.shared.neighbours.set(*key, *mac, State::Kernel, Instant::now(), &mut out);
+            }
+        }
+        self.neighbours = now;
+        self.shared.neighbours.leave(out);
+    }
+}
