@@ -2,11 +2,12 @@
 
 use crate::args::{Bridge as Args, Fdb, Of};
 use crate::commands::plan;
-use crate::control::{ask, request};
+use crate::control::ask;
+use crate::control::fdb::{self, Addresses};
+use crate::control::request::{Answer, Request};
 use crate::output::outln;
 use crate::run;
 use crate::units::grouped;
-use request::{Addresses, Answer, Request};
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::engine::bridge::{PortMode, StormLimits};
@@ -95,7 +96,7 @@ pub(crate) fn fdb(args: &Fdb) -> Result<ExitCode, Box<dyn Error>> {
     // An answer has a page of addresses; only the first request changes anything.
     loop {
         let first = all.is_none();
-        let request = request::Fdb {
+        let request = fdb::Fdb {
             flush: args.flush.clone().filter(|_| first),
             ageing: ageing.filter(|_| first),
             after: all

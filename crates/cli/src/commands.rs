@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::output::{self, outln, show};
 use crate::units::grouped;
-use crate::{bench, bind, bridge, control, kinds, measure, probe, report, run, state, tee, top};
+use crate::{bench, bind, bridge, control, kinds, measure, probe, report, router, run, state, tee, top};
 use clap::CommandFactory;
 use std::error::Error;
 use std::io::IsTerminal;
@@ -63,6 +63,7 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Sink(sink) => drain(sink),
         Command::Echo(args) => echo(args),
         Command::Bridge(args) => bridge::bridge(&args),
+        Command::Router(args) => router::router(&args),
         Command::Fdb(args) => bridge::fdb(&args),
         Command::Serve(args) => serve(args),
         Command::Measure(args) => measure::measure(&args),

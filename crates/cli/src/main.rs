@@ -3,6 +3,7 @@
 //! ```text
 //!   args      the command line
 //!   commands  the ports and routes of each command
+//!   router    several ports joined by an IP router
 //!   bridge    several ports joined by a learning bridge; the addresses that it knows
 //!   bind      binds a device to vfio-pci and restores its driver
 //!   kinds     the kinds of ports and their options: help, man pages, completion
@@ -43,6 +44,7 @@ mod metrics;
 mod output;
 mod probe;
 mod report;
+mod router;
 mod run;
 mod sandbox;
 mod server;

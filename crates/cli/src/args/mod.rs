@@ -7,10 +7,12 @@
 //! | `bench` | options of `bench` |
 //! | `bridge` | options of `bridge` and `fdb` |
 //! | `measure` | options of `measure` |
+//! | `router` | options of `router` |
 
 mod bench;
 mod bridge;
 mod measure;
+mod router;
 mod run;
 
 pub(crate) use bench::{
@@ -19,9 +21,10 @@ pub(crate) use bench::{
 };
 pub(crate) use bridge::{Bridge, Fdb, Of};
 pub(crate) use measure::Measure;
+pub(crate) use router::{HopText, RouteText, Router, Subnet};
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 
-use crate::control::request::Value;
+use crate::control::settings::Value;
 use crate::kinds::list;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ops::RangeInclusive;
@@ -91,6 +94,13 @@ pub(crate) enum Command {
     /// Join ports by a learning bridge: frames go to the port that their address is behind
     #[command(after_help = BRIDGE_EXAMPLES, after_long_help = format!("{BRIDGE_EXAMPLES}\n\n{}", list()))]
     Bridge(Bridge),
+    /// Route IP packets between ports, with own tables or beside a routing daemon
+    #[command(
+        after_help = "Examples:\n  towpath router tap:a tap:b --address tap:a=192.0.2.1/24 --address tap:b=198.51.100.1/24\n  \
+        towpath router tap:a tap:b … --route 'default via 198.51.100.254'\n  \
+        towpath router xdp:eth1 xdp:eth2 --mirror plane      FRR or BIRD run in the network namespace 'plane' (docs/router.md)"
+    )]
+    Router(Router),
     /// Show the addresses that a running bridge knows (see --control of 'bridge')
     #[command(after_help = "Example:\n  towpath fdb --control /run/towpath.sock --flush tap:a")]
     Fdb(Fdb),

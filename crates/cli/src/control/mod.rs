@@ -9,16 +9,19 @@
 //!
 //! The socket is a file that only its owner may open ([`unix_socket`]). It is removed at the end. A
 //! stale socket, whose process was killed, is replaced. `server` serves it; `request` reads and
-//! answers a line; `tees` has the connections that watch packets.
+//! answers a line, of `settings` or of `fdb`; `tees` has the connections that watch packets.
 
+pub(crate) mod fdb;
 pub(crate) mod request;
+pub(crate) mod settings;
 mod tees;
 
 use crate::args::Set;
 use crate::output::outln;
 use crate::server::{Answers, Server, Socket, TIMEOUT};
 use crate::state::{State, gather};
-use request::{Answer, Change, LONGEST, LONGEST_ANSWER, Line, Request, answer, parse};
+use request::{Answer, LONGEST, LONGEST_ANSWER, Request, answer, parse};
+use settings::{Change, Line};
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};

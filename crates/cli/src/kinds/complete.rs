@@ -35,8 +35,8 @@ complete -F _towpath_words -o bashdefault -o default towpath
 "#;
 
 /// Commands whose words are ports.
-const WITH_PORTS: [&str; 11] =
-    ["fwd", "bridge", "gen", "measure", "sink", "echo", "serve", "record", "replay", "probe", "report"];
+const WITH_PORTS: [&str; 12] =
+    ["fwd", "bridge", "router", "gen", "measure", "sink", "echo", "serve", "record", "replay", "probe", "report"];
 
 /// What a word of a command may become, the whole word each.
 pub(crate) fn complete(command: &str, word: &str) -> Vec<String> {

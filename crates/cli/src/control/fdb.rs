@@ -1,0 +1,109 @@
+//! Addresses of bridges, as requests and answers have them.
+
+use super::Service;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use towpath::BridgeControl;
+use towpath::engine::bridge::fdb::FdbStats;
+
+/// What is to be changed before the addresses are listed, and where the list begins.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Fdb {
+    /// The port whose addresses are forgotten.
+    pub(crate) flush: Option<String>,
+    /// The ageing time in seconds.
+    pub(crate) ageing: Option<f64>,
+    /// The last address that is known: its bridge, its VLAN, and itself.
+    pub(crate) after: Option<(String, u16, String)>,
+}
+
+/// A page of addresses.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Addresses {
+    pub(crate) bridges: Vec<BridgeStats>,
+    pub(crate) addresses: Vec<Address>,
+    /// There are more, behind the last one.
+    pub(crate) more: bool,
+}
+
+/// The counters of a bridge.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct BridgeStats {
+    pub(crate) name: String,
+    pub(crate) entries: u64,
+    pub(crate) learned: u64,
+    pub(crate) moved: u64,
+    pub(crate) refused: u64,
+    pub(crate) aged: u64,
+    pub(crate) flushed: u64,
+    /// In seconds.
+    pub(crate) ageing: f64,
+}
+
+/// An address that a bridge knows.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Address {
+    pub(crate) bridge: String,
+    /// 0 if the bridge ignores VLANs.
+    pub(crate) vlan: u16,
+    pub(crate) mac: String,
+    pub(crate) port: String,
+    /// In seconds.
+    pub(crate) age: f64,
+    pub(crate) r#static: bool,
+}
+
+/// Addresses in an answer, which is shorter than [`LONGEST`].
+const PAGE: usize = 200;
+
+/// Changes what is asked for, and lists a page of addresses.
+///
+/// # Errors
+/// No bridge runs, or a value breaks a rule.
+pub(super) fn addresses(request: &Fdb, service: &Service) -> Result<Addresses, String> {
+    let all = (service.observers)();
+    let bridges: Vec<_> = all.iter().filter_map(|(name, observer)| Some((name.as_str(), observer.bridge()?))).collect();
+    if bridges.is_empty() {
+        return Err("no bridge runs here (towpath bridge)".into());
+    }
+    if let Some(port) = &request.flush {
+        let has = |bridge: &&(&str, &BridgeControl)| bridge.1.ports().iter().any(|known| known.name == *port);
+        let (_, bridge) = bridges.iter().find(has).or(bridges.first()).ok_or("no bridge")?;
+        bridge.flush(port).map_err(|error| error.to_string())?;
+    }
+    if let Some(seconds) = request.ageing {
+        let ageing = Duration::try_from_secs_f64(seconds).map_err(|error| format!("ageing={seconds}: {error}"))?;
+        bridges.iter().for_each(|(_, bridge)| bridge.set_ageing(ageing));
+    }
+    let mut answer = Addresses::default();
+    let mut is_behind = request.after.is_none();
+    for (name, bridge) in bridges {
+        let FdbStats { entries, learned, moved, refused, aged, flushed, .. } = bridge.stats();
+        let (name, ageing) = (name.to_owned(), bridge.ageing().as_secs_f64());
+        for entry in bridge.fdb() {
+            let [a, b, c, d, e, f] = entry.mac;
+            let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+            if !is_behind {
+                // Addresses are in order: the last one that the client has may be gone meanwhile.
+                let after = request.after.as_ref();
+                is_behind =
+                    after.is_some_and(|(bridge, vlan, last)| *bridge == name && (*vlan, last) < (entry.vlan, &mac));
+                if !is_behind {
+                    continue;
+                }
+            }
+            if answer.addresses.len() == PAGE {
+                answer.more = true;
+                break;
+            }
+            let (vlan, age) = (entry.vlan, entry.age.as_secs_f64());
+            let (bridge, port) = (name.clone(), entry.port);
+            answer.addresses.push(Address { bridge, vlan, mac, port, age, r#static: entry.is_static });
+        }
+        // The addresses of the next bridge follow all of this one.
+        is_behind |= request.after.as_ref().is_some_and(|(bridge, ..)| *bridge == name);
+        answer.bridges.push(BridgeStats { name, entries, learned, moved, refused, aged, flushed, ageing });
+    }
+    Ok(answer)
+}

@@ -1,0 +1,156 @@
+//! `router`: ports joined by an IP router, with tables of the command line or those of a kernel.
+
+use crate::args::{HopText, Of, RouteText, Router as Args, Subnet};
+use crate::commands::plan;
+use crate::run;
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::ExitCode;
+use towpath::engine::router::Hop;
+use towpath::{
+    Directions, Forward, Opener, Role, Router, RouterInterface, RouterPorts, RouterRoute, StartError, Uri, Verdicts,
+};
+
+/// The value of an option that breaks a rule.
+fn refuse<X>(what: &'static str, value: impl Into<String>, rule: impl Into<String>) -> Result<X, StartError> {
+    Err(StartError::Value { what, value: value.into(), rule: rule.into() })
+}
+
+/// The position of the port that a text names.
+fn position(uris: &[Uri], option: &'static str, name: &str) -> Result<usize, StartError> {
+    let is_named = |uri: &Uri| [uri.as_str(), &uri.short(), uri.target()].contains(&name);
+    let mut named = (0..uris.len()).filter(|at| is_named(&uris[*at]));
+    match (named.next(), named.next()) {
+        (Some(at), None) => Ok(at),
+        (first, _) => {
+            let known: Vec<_> = uris.iter().map(Uri::short).collect();
+            let which = if first.is_some() { "names several ports" } else { "must name a port" };
+            refuse(option, name, format!("{which} of the command: {}", known.join(", ")))
+        }
+    }
+}
+
+/// Whether an address lies in a subnet.
+fn contains(subnet: &Subnet, address: IpAddr) -> bool {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    let different = bits(subnet.address) ^ bits(address);
+    subnet.address.is_ipv4() == address.is_ipv4() && different.leading_zeros() >= u32::from(subnet.len)
+}
+
+/// A hop on the port that is named, or on the one port whose subnet has the gateway.
+fn hop(route: &RouteText, hop: &HopText, uris: &[Uri], addresses: &[Of<Subnet>]) -> Result<Hop, StartError> {
+    let port = match (&hop.dev, hop.via) {
+        (Some(dev), _) => position(uris, "route", dev)?,
+        (None, Some(via)) => match addresses.iter().find(|of| contains(&of.value, via)) {
+            Some(of) => position(uris, "address", &of.port)?,
+            None => {
+                let rule =
+                    format!("{via} is in no subnet of a port: name the port with 'dev', or give it an --address");
+                return refuse("route", &route.text, rule);
+            }
+        },
+        (None, None) => return refuse("route", &route.text, "a hop must have 'via' or 'dev'"),
+    };
+    Ok(Hop { port: port as u16, gateway: hop.via, weight: hop.weight })
+}
+
+fn routes(args: &Args, uris: &[Uri]) -> Result<Vec<RouterRoute>, StartError> {
+    let mut routes = Vec::new();
+    for route in &args.route {
+        let hops = route.hops.iter().map(|one| hop(route, one, uris, &args.address)).collect::<Result<Vec<_>, _>>()?;
+        let is_ipv6 = hops.iter().any(|hop| hop.gateway.is_some_and(|gateway| gateway.is_ipv6()));
+        let any = if is_ipv6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
+        let Subnet { address, len } = route.prefix.unwrap_or(Subnet { address: any, len: 0 });
+        if hops.iter().filter_map(|hop| hop.gateway).any(|gateway| gateway.is_ipv4() != address.is_ipv4()) {
+            return refuse("route", &route.text, "a gateway must be of the same family as the prefix");
+        }
+        routes.push(RouterRoute { prefix: address, len, action: route.action, hops, mtu: None });
+    }
+    Ok(routes)
+}
+
+/// `towpath router`.
+pub(crate) fn router(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    if !args.run.lanes.is_empty() {
+        refuse("lanes", format!("{:?}", args.run.lanes), "a router has no lanes: use more workers")?;
+    }
+    let uris = args.ports.iter().map(|port| port.parse()).collect::<Result<Vec<Uri>, _>>()?;
+    let mut router = like(plan(&args.run, Directions::Both, true)?)?;
+    router.routes = routes(args, &uris)?;
+    router.netns.clone_from(&args.mirror);
+    let mut interfaces = vec![RouterInterface::default(); uris.len()];
+    for Of { port, value } in &args.address {
+        interfaces[position(&uris, "address", port)?].addresses.push((value.address, value.len));
+    }
+    let mut opener = Opener::new();
+    let mut ports = Vec::new();
+    for (uri, interface) in uris.iter().zip(interfaces) {
+        let mut port = RouterPorts::new(interface, opener.open(uri, Role::Both)?);
+        if let Some(netns) = &args.mirror {
+            let tap: Uri = format!("tap:{}?netns={netns}", uri.target()).parse()?;
+            port = port.with_control(opener.open(&tap, Role::Both)?);
+        }
+        ports.push(port);
+    }
+    opener.check()?;
+    run::watch(router.prepare(ports)?, &args.run)
+}
+
+/// A router with the options that all commands have.
+fn like(plan: Forward) -> Result<Router, StartError> {
+    let Forward { workers, cores, idle, egress_wait, drain, at_rx, gro, gso, count, pool, .. } = plan;
+    if !matches!(at_rx, Verdicts::Pass) {
+        return refuse(
+            "rule",
+            format!("{at_rx:?}"),
+            "a router has no rules of its own: use routes that refuse, or 'fwd'",
+        );
+    }
+    let mut router = Router::default();
+    (router.workers, router.cores, router.idle) = (workers, cores, idle);
+    (router.egress_wait, router.drain) = (egress_wait, drain);
+    (router.gro, router.gso, router.count, router.pool) = (gro, gso, count, pool);
+    Ok(router)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use towpath::engine::router::Action;
+
+    fn made(text: &str) -> Result<RouterRoute, String> {
+        let uris: Vec<Uri> = ["tap:a", "tap:b"].map(|uri| uri.parse().unwrap()).into();
+        let addresses = ["tap:a=192.0.2.1/24", "tap:b=2001:db8::1/64"].map(|text| text.parse().unwrap());
+        let run = ["towpath", "router", "tap:a", "tap:b"];
+        let crate::args::Command::Router(mut args) = <crate::args::Args as clap::Parser>::parse_from(run).command
+        else {
+            panic!("another command");
+        };
+        (args.address, args.route) = (addresses.into(), vec![text.parse()?]);
+        routes(&args, &uris).map(|mut routes| routes.remove(0)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_gateway_is_on_the_port_whose_subnet_has_it() {
+        let route = made("default via 2001:db8::9").unwrap();
+        assert_eq!((route.prefix, route.len, route.hops[0].port), (Ipv6Addr::UNSPECIFIED.into(), 0, 1));
+        let route = made("10.0.0.0/8 via 192.0.2.7 weight 2 dev tap:b").unwrap();
+        assert_eq!((route.hops[0].port, route.hops[0].weight), (1, 2));
+        assert_eq!(made("unreachable 10.0.0.0/8").unwrap().action, Action::Unreachable);
+    }
+
+    #[test]
+    fn a_route_that_leads_nowhere_is_refused() {
+        for (text, part) in [
+            ("10.0.0.0/8 via 198.51.100.1", "in no subnet"),
+            ("10.0.0.0/8 dev tap:c", "must name a port"),
+            ("10.0.0.0/8 via 2001:db8::2", "same family"),
+        ] {
+            let error = made(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}
