@@ -46,7 +46,11 @@ pub(crate) struct Service {
 impl Service {
     /// The service of a command that runs one thing from its start to its end.
     pub(crate) fn of(observer: &Observer) -> Service {
-        let name = if observer.bridge().is_some() { "bridge" } else { "fwd" };
+        let name = match (observer.bridge(), observer.router()) {
+            (Some(_), _) => "bridge",
+            (_, Some(_)) => "router",
+            _ => "fwd",
+        };
         let one = vec![(name.to_owned(), observer.clone())];
         Service { observers: Arc::new(move || one.clone()) }
     }

@@ -143,6 +143,8 @@ pub(crate) struct Balance {
     pub(crate) split: u64,
     /// Copies for several egresses.
     pub(crate) flooded: u64,
+    /// Made by a router.
+    pub(crate) originated: u64,
     pub(crate) sent: u64,
     pub(crate) merged: u64,
     pub(crate) drops: Vec<Drops>,
@@ -163,9 +165,10 @@ impl Summary {
             (0, 0, 0),
             "the balance is not exact: {self:#?}"
         );
-        let Balance { received, split, flooded, sent, merged, drops } = &self.balance;
+        let Balance { received, split, flooded, originated, sent, merged, drops } = &self.balance;
         let dropped: u64 = drops.iter().map(|d| d.packets).sum();
-        assert_eq!(received + split + flooded, sent + merged + dropped, "the balance does not add up: {self:#?}");
+        let made = split + flooded + originated;
+        assert_eq!(received + made, sent + merged + dropped, "the balance does not add up: {self:#?}");
         self
     }
 
