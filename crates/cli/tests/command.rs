@@ -56,7 +56,7 @@ fn every_key_of_json_is_documented() {
     let lines = |args: &[&str], code| run(args).code(code).stdout;
     let mut text = lines(&["gen", "null:", "--rate", "1k", "--duration", "300ms", "--interval", "50ms", "--json"], 0);
     text += &lines(
-        &["fwd", "fault:drop=50%@gen:count=99,proto=tcp,stamp=time", "gen:verify=on", "--oneway", "--rule", "drop udp", "--json"],
+        &["fwd", "fault:drop=50%@gen:count=99,stamp=time", "gen:verify=on", "--oneway", "--rule", "drop udp", "--json"],
         0,
     );
     text += &lines(&["gen", "nul:", "--json"], 2);
