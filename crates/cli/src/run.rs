@@ -8,6 +8,7 @@ use crate::metrics::Metrics;
 use crate::output::is_read;
 use crate::summary;
 use crate::tee::Tees;
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
 use std::process::ExitCode;
@@ -38,6 +39,13 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
     let tees = Tees::new(ready.observer(), args)?;
     let control = args.control.as_ref().map(|path| Listener::new(path, Service::of(ready.observer()))).transpose()?;
     let metrics = args.metrics.as_ref().map(|at| at.serve(Service::of(ready.observer()))).transpose()?;
+    // Before the sandbox, which has no call for a socket of systemd's: what the ports are open for
+    // waits in their queues. Without systemd nothing is notified.
+    let names: Vec<_> = ready.infos().iter().map(|info| info.name.as_str()).collect();
+    let state = [NotifyState::Ready, NotifyState::Status(&format!("moves packets of {}", names.join(", ")))];
+    if let Err(error) = sd_notify::notify(false, &state) {
+        eprintln!("note: systemd is not notified: {error}");
+    }
     let enforced = enforce(ready.needs().clone().and(tees.needs()), args)?;
     let running = ready.launch()?;
     for note in running.notes().iter().cloned().chain(metrics.iter().flat_map(Metrics::notes)) {

@@ -87,6 +87,20 @@ fn an_error_comes_as_json_too_with_the_exit_code() {
 }
 
 #[test]
+fn systemd_is_notified_when_the_ports_are_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let output =
+        command(&["gen", "null:", "--count", "10", "--sandbox", "prefer"]).env("NOTIFY_SOCKET", &path).output();
+    assert!(output.unwrap().status.success());
+    let mut bytes = [0; 256];
+    let n = socket.recv(&mut bytes).unwrap();
+    let text = String::from_utf8_lossy(&bytes[..n]);
+    assert!(text.contains("READY=1\n") && text.contains("STATUS=moves packets of gen:, null:"), "{text}");
+}
+
+#[test]
 fn the_output_for_people_and_for_machines_is_the_same() {
     let args = ["gen", "null:", "--count", "12345", "--size", "100", "--gro", "off"];
     let summary = run(&[&args[..], &["--json"]].concat()).code(0).summary();
