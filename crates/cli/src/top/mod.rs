@@ -80,7 +80,7 @@ fn has_colour() -> bool {
 /// The result of a request: the document, or why there is none.
 type Answer = Result<Box<State>, String>;
 
-/// A thread that asks for the document whenever it is told to.
+/// A thread that asks for the document on request.
 fn fetcher(control: PathBuf) -> std::io::Result<(Sender<()>, Receiver<Answer>)> {
     let (ask, asked) = channel();
     let (answer, answers) = channel();

@@ -33,7 +33,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::prefetch_line;
 
-/// Ports that can be told apart.
+/// Ports that can be distinguished.
 pub const MAX_PORTS: usize = 1024;
 /// Most entries of a table.
 pub const MAX_ENTRIES: usize = 1 << 24;

@@ -30,7 +30,7 @@ use towpath_wire::{LinkKind, dissect};
 const FLOWS: u32 = 1 << 16;
 /// Bytes of all windows.
 const MEMORY: usize = 32 << 20;
-/// The longest latency, in nanoseconds, that is told from a longer one: a minute.
+/// The longest latency, in nanoseconds, that is distinguished from a longer one: a minute.
 const LONGEST: u64 = 60_000_000_000;
 /// Packets of all trials are checked.
 const ANY: u32 = u32::MAX;
