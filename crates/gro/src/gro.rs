@@ -42,6 +42,8 @@ pub struct Gro<S> {
     auto: Auto,
     /// At least half of the last batch merged.
     merging: bool,
+    /// Nothing of it did.
+    strange: bool,
     window: Window<S>,
 }
 
@@ -57,6 +59,7 @@ impl<S: Segment> Gro<S> {
             stats: Stats::default(),
             auto: Auto::default(),
             merging: false,
+            strange: false,
             window: Window::new(),
             config,
         }
@@ -100,6 +103,7 @@ impl<S: Segment> Gro<S> {
         self.stats.packets += packets as u64;
         let merged = (self.stats.merged - before) as usize;
         self.merging = 2 * merged >= packets;
+        self.strange = merged == 0;
         if self.config.auto {
             self.auto.observe(packets, merged);
             if self.auto.is_bypassed() {
@@ -149,6 +153,31 @@ impl<S: Segment> Gro<S> {
             self.account_batch(packets, before, out);
         }
         self.flush_all(out);
+    }
+
+    /// Whether a burst may stay where it is, instead of [`push_and_flush`](Self::push_and_flush),
+    /// because nothing of it would merge. Then its packets are accounted for, and the caller sends
+    /// them in their order. Otherwise nothing happened.
+    ///
+    /// `heads` are the [head](Segment::head) and the [tag](Segment::vlan) of each packet. They are
+    /// read only if nothing is held, and if nothing merged in the burst before. True for bursts of
+    /// up to 64 packets of TCP, or of UDP without a tunnel, each of a flow of its own.
+    pub fn pass_strangers<'a>(&mut self, heads: impl Iterator<Item = (&'a [u8], u32)>) -> bool {
+        if !self.strange || self.held() > 0 || self.is_bypassed() {
+            return false;
+        }
+        let hasher = self.hasher;
+        let strangers = match self.config.link {
+            LinkKind::Ethernet => self.window.are_singletons(heads.map(|(b, vlan)| hasher.common_hash::<14>(b, vlan))),
+            LinkKind::Ip => self.window.are_singletons(heads.map(|(b, vlan)| hasher.common_hash::<0>(b, vlan))),
+        };
+        let Some(packets) = strangers else { return false };
+        self.stats.packets += packets as u64;
+        self.stats.passed += packets as u64;
+        if self.config.auto {
+            self.auto.observe(packets, 0);
+        }
+        true
     }
 
     #[inline(always)]

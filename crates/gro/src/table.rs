@@ -56,8 +56,8 @@ pub(crate) struct Flow<S> {
     /// How many full-sized packets it can have. 0 until the second one came: this field and the
     /// prediction are unknown until then.
     most: u16,
-    /// How many of them it has not. Counts down from -1 until the second one came, so that the
-    /// difference is always that of its packets.
+    /// How many of them are missing; -1 until the second one came, so that the difference of the
+    /// two is always the number of packets.
     left: u16,
     /// With a shape: the sum of the constant fields in a full-sized packet's transport header and
     /// pseudo-header; 0 until it is first needed.
@@ -437,6 +437,7 @@ mod tests {
 
     fn open(table: &mut Table<u64>, hash: u64, now: u64) {
         let (shape, chain) = (Shape::ANY, table.chain(hash));
+        table.set_now(now);
         let opening = Opening { vlan: 0, shape, layout: 0, size: 1 };
         assert_eq!(table.open(hash, chain, hash, opening), None);
     }

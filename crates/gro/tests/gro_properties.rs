@@ -312,6 +312,37 @@ proptest! {
     }
 
     #[test]
+    fn a_burst_of_strangers_leaves_as_it_came(
+        (link, steps) in steps(),
+        sizes in prop::collection::vec(1..5usize, 1..8),
+    ) {
+        let all: Vec<&Packet> = packets(&steps).collect();
+        let (mut gro, mut rest, mut passed) = (Gro::new(config(link)), &all[..], 0);
+        for size in sizes.iter().cycle() {
+            let (burst, later) = rest.split_at((*size).min(rest.len()));
+            let burst: Vec<Chain> = burst.iter().map(|p| Chain::new(p.build(), offload(p))).collect();
+            let came: Vec<_> = burst.iter().map(|c| (c.bytes(), c.offload)).collect();
+            let strangers = gro.pass_strangers(burst.iter().map(|c| (c.head(), c.vlan())));
+            passed += if strangers { burst.len() as u64 } else { 0 };
+            let mut left = vec![];
+            gro.push_and_flush(burst, &mut (|c: Chain| left.push((c.bytes(), c.offload)), drop));
+            if strangers {
+                let sorted = |mut packets: Vec<(Vec<u8>, Offload)>| {
+                    packets.sort_by(|a, b| a.0.cmp(&b.0));
+                    packets
+                };
+                prop_assert_eq!(sorted(left), sorted(came));
+            }
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        // They were counted as if they had been pushed, and then they were.
+        prop_assert_eq!(gro.stats().packets, all.len() as u64 + passed);
+    }
+
+    #[test]
     fn a_burst_pushed_and_flushed_at_once_leaves_as_it_does_when_pushed_and_then_flushed(
         (link, steps) in steps(),
         sizes in prop::collection::vec((1..9usize, any::<bool>()), 1..8),

@@ -42,6 +42,16 @@ fn a_tag_that_came_beside_the_packet_is_part_of_the_key() {
 }
 
 #[test]
+fn a_packet_without_a_tag_does_not_join_the_flow_that_is_expected_next_and_has_one() {
+    let (mut gro, mut left) = (Gro::new(config()), Left::default());
+    for (spec, vlan) in data().run(4, 100).iter().zip([0x8100_0005, 0x8100_0005, 0x8100_0005, 0]) {
+        gro.push(Chain { vlan, ..Chain::new(spec.build(), trusted()) }, 0, &mut left);
+    }
+    gro.flush_all(&mut left);
+    assert_eq!(left.segs, [3, 1]);
+}
+
+#[test]
 fn flows_do_not_mix() {
     let mut packets = vec![];
     let flows: Vec<_> = (0..200u16).map(|f| data().with(|s| s.ports.0 = f).run(4, 100)).collect();
