@@ -91,9 +91,12 @@ impl<S: Segment> Gro<S> {
         }
         self.table.set_now(now);
         let before = self.stats.merged;
-        let packets = match self.config.link {
-            LinkKind::Ethernet => self.take_batch::<14>(burst.into_iter(), out),
-            LinkKind::Ip => self.take_batch::<0>(burst.into_iter(), out),
+        let burst = burst.into_iter();
+        let packets = match (self.config.link, self.table.expects()) {
+            (LinkKind::Ethernet, true) => self.take_batch::<14, true>(burst, out),
+            (LinkKind::Ethernet, false) => self.take_batch::<14, false>(burst, out),
+            (LinkKind::Ip, true) => self.take_batch::<0, true>(burst, out),
+            (LinkKind::Ip, false) => self.take_batch::<0, false>(burst, out),
         };
         self.account_batch(packets, before, out);
     }
@@ -113,9 +116,14 @@ impl<S: Segment> Gro<S> {
         }
     }
 
-    /// IP begins at `L3`. Returns the number of packets.
+    /// IP begins at `L3`. `EXPECTS`: flows come in an order that is known. Returns the number of
+    /// packets.
     #[inline(always)]
-    fn take_batch<const L3: usize>(&mut self, burst: impl Iterator<Item = S>, out: &mut impl Sink<S>) -> usize {
+    fn take_batch<const L3: usize, const EXPECTS: bool>(
+        &mut self,
+        burst: impl Iterator<Item = S>,
+        out: &mut impl Sink<S>,
+    ) -> usize {
         let mut ahead: [Option<S>; DISTANCE] = [const { None }; DISTANCE];
         let mut packets = 0;
         for packet in burst {
@@ -124,14 +132,17 @@ impl<S: Segment> Gro<S> {
                 packet.prefetch_payload();
             }
             if let Some(packet) = ahead[packets % DISTANCE].replace(packet) {
-                self.push_one::<L3>(packet, out);
+                self.push_one::<L3, EXPECTS>(packet, out);
             }
             packets += 1;
         }
         for later in packets..packets + DISTANCE {
             if let Some(packet) = ahead[later % DISTANCE].take() {
-                self.push_one::<L3>(packet, out);
+                self.push_one::<L3, EXPECTS>(packet, out);
             }
+        }
+        if !EXPECTS {
+            self.table.rest(packets);
         }
         packets
     }
@@ -235,15 +246,19 @@ impl<S: Segment> Gro<S> {
         self.table.set_now(now);
         self.stats.packets += 1;
         match self.config.link {
-            LinkKind::Ethernet => self.push_one::<14>(packet, out),
-            LinkKind::Ip => self.push_one::<0>(packet, out),
+            LinkKind::Ethernet => self.push_one::<14, true>(packet, out),
+            LinkKind::Ip => self.push_one::<0, true>(packet, out),
         }
+        self.table.rest(1);
     }
 
     /// The fast path: an ordinary packet, which is the predicted one of the expected flow. No hash
     /// is needed, because its headers are that flow's.
     #[inline(always)]
-    fn push_one<const L3: usize>(&mut self, packet: S, out: &mut impl Sink<S>) {
+    fn push_one<const L3: usize, const EXPECTS: bool>(&mut self, packet: S, out: &mut impl Sink<S>) {
+        if !EXPECTS {
+            return self.push_hashed::<L3, false>(packet, out);
+        }
         if !packet.is_ordinary() {
             return self.push_other::<L3>(packet, out);
         }
@@ -286,13 +301,18 @@ impl<S: Segment> Gro<S> {
     #[inline(never)]
     fn after_expected<const L3: usize>(&mut self, joined: Joined<S>, out: &mut impl Sink<S>) {
         let at = self.table.expected_slot();
-        self.table.came(at);
+        self.table.came(at, self.stats.merged);
         self.after::<L3>(at, joined, out);
     }
 
-    /// The second path: the predicted packet of another flow.
     #[inline(never)]
     fn push_unexpected<const L3: usize>(&mut self, packet: S, out: &mut impl Sink<S>) {
+        self.push_hashed::<L3, true>(packet, out);
+    }
+
+    /// The second path: the predicted packet of any flow.
+    #[inline(always)]
+    fn push_hashed<const L3: usize, const EXPECTS: bool>(&mut self, packet: S, out: &mut impl Sink<S>) {
         let (b, vlan) = (packet.head(), packet.vlan());
         let Some(hash) = self.hasher.guess::<L3>(b, vlan) else {
             return self.push_uncommon::<L3>(packet, out);
@@ -302,7 +322,9 @@ impl<S: Segment> Gro<S> {
             && let Some(verify) = rules::predicted::<L3, S>(flow, &packet, b, vlan)
         {
             let joined = append_predicted(flow, packet, verify, &self.config, out);
-            self.table.came(at);
+            if EXPECTS {
+                self.table.came(at, self.stats.merged);
+            }
             return match joined {
                 Ok(None) => self.stats.merged += 1,
                 joined => self.after::<L3>(at, joined, out),
@@ -312,7 +334,7 @@ impl<S: Segment> Gro<S> {
     }
 
     /// The third path: the first packet of an aggregate.
-    #[inline(always)]
+    #[inline(never)]
     fn push_first<const L3: usize>(&mut self, packet: S, hash: u64, vlan: u32, out: &mut impl Sink<S>) {
         let (b, len) = (packet.head(), packet.packet_len());
         let Some(first) = rules::first_shaped::<L3>(b, len, self.config.tunnels) else {

@@ -150,6 +150,40 @@ pub(crate) fn tag_and_len(vlan: u32, len: usize) -> u64 {
     u64::from(vlan) << 32 | len as u64
 }
 
+/// A slot that hardly any table has, and which does no harm if one has it.
+const NOWHERE: u16 = u16::MAX;
+
+/// Whether expectations pay: a wrong one costs a mispredicted branch, more than several right ones
+/// save. Flows in random order, or in short trains, make most of them wrong.
+#[derive(Clone, Copy, Default)]
+struct Doubt {
+    /// Packets that are to be found by their hash, before something is expected again.
+    rest: usize,
+    /// Wrong expectations, one soon after the other.
+    wrong: u8,
+    /// Packets that had joined when the last one was wrong.
+    merged: u64,
+}
+
+impl Doubt {
+    /// Fewer right ones between two wrong ones do not pay.
+    const RIGHT: u64 = 4;
+    const WRONG: u8 = 4;
+    const REST: usize = 512;
+
+    /// Counts a wrong expectation. Returns whether nothing is expected for some time.
+    #[inline(never)]
+    fn was_wrong(&mut self, merged: u64) -> bool {
+        self.wrong = if merged - self.merged <= Self::RIGHT { self.wrong + 1 } else { 0 };
+        self.merged = merged;
+        if self.wrong < Self::WRONG {
+            return false;
+        }
+        (self.wrong, self.rest) = (0, Self::REST);
+        true
+    }
+}
+
 /// The state of a flow when it is opened, as in [`Flow`].
 #[derive(Clone, Copy)]
 pub(crate) struct Opening {
@@ -177,6 +211,7 @@ pub(crate) struct Table<S> {
     held: usize,
     /// What is expected of the next packet.
     trail: Trail,
+    doubt: Doubt,
     /// The caller's clock.
     now: u64,
 }
@@ -221,6 +256,7 @@ impl<S> Table<S> {
             next: 0,
             held: 0,
             trail: Trail { last: 0, next: 0 },
+            doubt: Doubt::default(),
             now: 0,
         }
     }
@@ -248,7 +284,25 @@ impl<S> Table<S> {
         self.flows.get_mut(usize::from(self.trail.next))
     }
 
-    /// Its slot.
+    /// Whether any flow is expected.
+    #[inline(always)]
+    pub(crate) fn expects(&self) -> bool {
+        self.doubt.rest == 0
+    }
+
+    /// After packets for which none was.
+    #[inline]
+    pub(crate) fn rest(&mut self, packets: usize) {
+        if self.expects() {
+            return;
+        }
+        self.doubt.rest = self.doubt.rest.saturating_sub(packets);
+        if self.expects() {
+            self.trail.next = self.trail.last;
+        }
+    }
+
+    /// The slot of the [expected](Self::expected) flow.
     #[inline(always)]
     pub(crate) fn expected_slot(&self) -> u16 {
         self.trail.next
@@ -260,11 +314,20 @@ impl<S> Table<S> {
         self.trail = trail;
     }
 
-    /// A packet joined the flow at `at`, which was not expected.
+    /// A packet joined the flow at `at`, found by its hash; `merged` are all that joined before.
     #[inline(always)]
-    pub(crate) fn came(&mut self, at: u16) {
-        if let Some(last) = self.flows.get_mut(usize::from(self.trail.last)) {
-            last.trail.next = at;
+    pub(crate) fn came(&mut self, at: u16, merged: u64) {
+        if !self.expects() {
+            return;
+        }
+        if at != self.trail.next {
+            if self.doubt.was_wrong(merged) {
+                self.trail.next = NOWHERE;
+                return;
+            }
+            if let Some(last) = self.flows.get_mut(usize::from(self.trail.last)) {
+                last.trail.next = at;
+            }
         }
         if let Some(flow) = self.flows.get(usize::from(at)) {
             self.trail = flow.trail;
