@@ -48,6 +48,10 @@ pub struct Gro<S> {
 }
 
 impl<S: Segment> Gro<S> {
+    /// Packets are handles, a word or two. To pass a larger one from function to function costs as
+    /// much as the hash that it would save, so flows are not expected then.
+    const HANDLES: bool = size_of::<S>() <= 2 * size_of::<usize>();
+
     /// Makes an empty engine.
     #[must_use]
     pub fn new(config: GroConfig) -> Self {
@@ -92,7 +96,7 @@ impl<S: Segment> Gro<S> {
         self.table.set_now(now);
         let before = self.stats.merged;
         let burst = burst.into_iter();
-        let packets = match (self.config.link, self.table.expects()) {
+        let packets = match (self.config.link, Self::HANDLES && self.table.expects()) {
             (LinkKind::Ethernet, true) => self.take_batch::<14, true>(burst, out),
             (LinkKind::Ethernet, false) => self.take_batch::<14, false>(burst, out),
             (LinkKind::Ip, true) => self.take_batch::<0, true>(burst, out),
@@ -245,9 +249,11 @@ impl<S: Segment> Gro<S> {
     pub fn push(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
         self.table.set_now(now);
         self.stats.packets += 1;
-        match self.config.link {
-            LinkKind::Ethernet => self.push_one::<14, true>(packet, out),
-            LinkKind::Ip => self.push_one::<0, true>(packet, out),
+        match (self.config.link, Self::HANDLES) {
+            (LinkKind::Ethernet, true) => self.push_one::<14, true>(packet, out),
+            (LinkKind::Ethernet, false) => self.push_unexpected::<14>(packet, out),
+            (LinkKind::Ip, true) => self.push_one::<0, true>(packet, out),
+            (LinkKind::Ip, false) => self.push_unexpected::<0>(packet, out),
         }
         self.table.rest(1);
     }
@@ -295,7 +301,7 @@ impl<S: Segment> Gro<S> {
             }
             return;
         }
-        self.push_unexpected::<L3>(packet, out);
+        self.push_hashed::<L3, true>(packet, out);
     }
 
     #[inline(never)]
@@ -334,7 +340,7 @@ impl<S: Segment> Gro<S> {
     }
 
     /// The third path: the first packet of an aggregate.
-    #[inline(never)]
+    #[inline(always)]
     fn push_first<const L3: usize>(&mut self, packet: S, hash: u64, vlan: u32, out: &mut impl Sink<S>) {
         let (b, len) = (packet.head(), packet.packet_len());
         let Some(first) = rules::first_shaped::<L3>(b, len, self.config.tunnels) else {

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::chain::Chain;
+use common::chain::{Chain, Handle};
 use common::reference::{Fault, Packet, Reference, identity};
 use common::{ACK, CWR, Carrier, FIN, L4, PSH, RST, SYN, Spec, URG, check, in_tunnel, tcp, udp, v4, v6};
 use proptest::prelude::*;
@@ -297,6 +297,13 @@ proptest! {
                 prop_assert!(legal.is_ok(), "{:?}", legal);
             }
         }
+    }
+
+    #[test]
+    fn packets_leave_alike_whether_or_not_their_flows_are_expected((link, steps) in steps()) {
+        let hashed = run_chained(config(link), &steps);
+        let expected = run(&mut Gro::new(config(link)), &steps, Handle::new, |h| (h.0.bytes(), h.0.offload));
+        prop_assert_eq!(hashed, expected);
     }
 
     #[test]
