@@ -114,7 +114,7 @@ impl Look {
 
 impl Side for Look {
     #[inline]
-    fn push(&mut self, burst: &mut Batch, out: &mut Vec<Packet>) {
+    fn push(&mut self, burst: &mut Batch, _out: &mut Vec<Packet>) {
         self.burst += 1;
         let mut pairs = 0;
         for packet in burst.iter() {
@@ -123,6 +123,5 @@ impl Side for Look {
             pairs += usize::from(before == self.burst);
         }
         std::hint::black_box(pairs);
-        out.extend(burst.drain_front(burst.len()));
     }
 }

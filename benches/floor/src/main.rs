@@ -18,7 +18,8 @@ const PAYLOAD: usize = 1448;
 
 /// One side of a job.
 trait Side {
-    /// Takes all packets of a burst. Those of a flow are merged, in the order they came, and all leave to `out`.
+    /// Takes all packets of a burst. Those of a flow are merged, in the order they came, and all leave to `out`, or stay in
+    /// the burst.
     fn push(&mut self, burst: &mut Batch, out: &mut Vec<Packet>);
 }
 
@@ -41,7 +42,8 @@ fn measure(mut side: impl Side, flows: usize, burst: usize, packets: usize) {
             batch.push(packet).expect("a burst fits");
         }
         measured(&mut side, &mut batch, &mut out);
-        left += out.len();
+        left += out.len() + batch.len();
+        batch.drain_front(burst).for_each(|packet| cache.free(packet));
         out.drain(..).for_each(|packet| cache.free(packet));
     }
     println!("{left}");

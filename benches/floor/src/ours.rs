@@ -37,11 +37,9 @@ impl Stage {
 
 impl Side for Stage {
     #[inline]
-    fn push(&mut self, burst: &mut Batch, out: &mut Vec<Packet>) {
+    fn push(&mut self, burst: &mut Batch, _out: &mut Vec<Packet>) {
         if self.0.push(burst, true) == Pushed::Taken {
             self.0.fill(burst);
         }
-        // What is sent at once, on either side.
-        out.extend(burst.drain_front(burst.len()));
     }
 }

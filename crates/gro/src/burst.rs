@@ -60,6 +60,33 @@ impl<S: Segment> Window<S> {
         (n.into(), !shared)
     }
 
+    /// Whether all packets of a burst, whose hashes these are, are singletons; how many they are.
+    /// `None` as soon as one is not, or has no hash, or there are more than a window's. Here hashes
+    /// that only end alike are distinguished: only then are the earlier ones searched.
+    #[inline(always)]
+    pub(crate) fn are_singletons(&mut self, hashes: impl Iterator<Item = Option<u64>>) -> Option<usize> {
+        let (first, mut n) = (self.first, 0_u16);
+        self.first = first.wrapping_add(WINDOW as u16);
+        for hash in hashes {
+            let hash = hash?;
+            let seen = &mut self.seen[hash as usize % SLOTS];
+            let before = seen.wrapping_sub(first);
+            *seen = first.wrapping_add(n);
+            if before < n && self.has_before(n, hash) {
+                return None;
+            }
+            *self.hashes.get_mut(usize::from(n))? = hash;
+            n += 1;
+        }
+        Some(n.into())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn has_before(&self, n: u16, hash: u64) -> bool {
+        self.hashes.iter().take(n.into()).any(|before| *before == hash)
+    }
+
     /// Takes a packet out, with its hash.
     #[inline(always)]
     pub(crate) fn take(&mut self, at: usize) -> Option<(S, u64)> {

@@ -16,7 +16,7 @@ use crate::table::Flow;
 /// Makes an aggregate a legal super-packet.
 #[inline(never)]
 pub(crate) fn finish<S: Segment>(segment: &mut S, flow: &Flow<S>) {
-    flow.shape.with_layout(flow.layout, Finish { segment, flow });
+    flow.shape.with_layout(flow.expected.layout(), Finish { segment, flow });
 }
 
 struct Finish<'a, S> {
@@ -48,7 +48,7 @@ impl<S: Segment> WithLayout for Finish<'_, S> {
                     (false, true) => GsoKind::Tcp6,
                 },
                 size: flow.size,
-                segs: flow.count,
+                segs: flow.count(),
                 hdr_len: layout.header,
                 ecn: false,
             }),

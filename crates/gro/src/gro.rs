@@ -42,10 +42,16 @@ pub struct Gro<S> {
     auto: Auto,
     /// At least half of the last batch merged.
     merging: bool,
+    /// Nothing of it did.
+    strange: bool,
     window: Window<S>,
 }
 
 impl<S: Segment> Gro<S> {
+    /// Packets are handles, a word or two. To pass a larger one from function to function costs as
+    /// much as the hash that it would save, so flows are not expected then.
+    const HANDLES: bool = size_of::<S>() <= 2 * size_of::<usize>();
+
     /// Makes an empty engine.
     #[must_use]
     pub fn new(config: GroConfig) -> Self {
@@ -57,6 +63,7 @@ impl<S: Segment> Gro<S> {
             stats: Stats::default(),
             auto: Auto::default(),
             merging: false,
+            strange: false,
             window: Window::new(),
             config,
         }
@@ -86,10 +93,14 @@ impl<S: Segment> Gro<S> {
         if self.auto.is_bypassed() {
             return self.pass_batch(burst, out);
         }
+        self.table.set_now(now);
         let before = self.stats.merged;
-        let packets = match self.config.link {
-            LinkKind::Ethernet => self.take_batch::<14>(burst.into_iter(), now, out),
-            LinkKind::Ip => self.take_batch::<0>(burst.into_iter(), now, out),
+        let burst = burst.into_iter();
+        let packets = match (self.config.link, Self::HANDLES && self.table.expects()) {
+            (LinkKind::Ethernet, true) => self.take_batch::<14, true>(burst, out),
+            (LinkKind::Ethernet, false) => self.take_batch::<14, false>(burst, out),
+            (LinkKind::Ip, true) => self.take_batch::<0, true>(burst, out),
+            (LinkKind::Ip, false) => self.take_batch::<0, false>(burst, out),
         };
         self.account_batch(packets, before, out);
     }
@@ -99,6 +110,7 @@ impl<S: Segment> Gro<S> {
         self.stats.packets += packets as u64;
         let merged = (self.stats.merged - before) as usize;
         self.merging = 2 * merged >= packets;
+        self.strange = merged == 0;
         if self.config.auto {
             self.auto.observe(packets, merged);
             if self.auto.is_bypassed() {
@@ -108,12 +120,12 @@ impl<S: Segment> Gro<S> {
         }
     }
 
-    /// IP begins at `L3`. Returns the number of packets.
+    /// IP begins at `L3`. `EXPECTS`: flows come in an order that is known. Returns the number of
+    /// packets.
     #[inline(always)]
-    fn take_batch<const L3: usize>(
+    fn take_batch<const L3: usize, const EXPECTS: bool>(
         &mut self,
         burst: impl Iterator<Item = S>,
-        now: u64,
         out: &mut impl Sink<S>,
     ) -> usize {
         let mut ahead: [Option<S>; DISTANCE] = [const { None }; DISTANCE];
@@ -124,21 +136,19 @@ impl<S: Segment> Gro<S> {
                 packet.prefetch_payload();
             }
             if let Some(packet) = ahead[packets % DISTANCE].replace(packet) {
-                self.push_one::<L3>(packet, now, out);
+                self.push_one::<L3, EXPECTS>(packet, out);
             }
             packets += 1;
         }
         for later in packets..packets + DISTANCE {
             if let Some(packet) = ahead[later % DISTANCE].take() {
-                self.push_later::<L3>(packet, now, out);
+                self.push_one::<L3, EXPECTS>(packet, out);
             }
         }
+        if !EXPECTS {
+            self.table.rest(packets);
+        }
         packets
-    }
-
-    #[inline(never)]
-    fn push_later<const L3: usize>(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
-        self.push_one::<L3>(packet, now, out);
     }
 
     /// [`push_batch`](Self::push_batch) followed by [`flush_all`](Self::flush_all), for callers
@@ -160,6 +170,31 @@ impl<S: Segment> Gro<S> {
         self.flush_all(out);
     }
 
+    /// Whether a burst may stay where it is, instead of [`push_and_flush`](Self::push_and_flush),
+    /// because nothing of it would merge. Then its packets are accounted for, and the caller sends
+    /// them in their order. Otherwise nothing happened.
+    ///
+    /// `heads` are the [head](Segment::head) and the [tag](Segment::vlan) of each packet. They are
+    /// read only if nothing is held, and if nothing merged in the burst before. True for bursts of
+    /// up to 64 packets of TCP, or of UDP without a tunnel, each of a flow of its own.
+    pub fn pass_strangers<'a>(&mut self, heads: impl Iterator<Item = (&'a [u8], u32)>) -> bool {
+        if !self.strange || self.held() > 0 || self.is_bypassed() {
+            return false;
+        }
+        let hasher = self.hasher;
+        let strangers = match self.config.link {
+            LinkKind::Ethernet => self.window.are_singletons(heads.map(|(b, vlan)| hasher.common_hash::<14>(b, vlan))),
+            LinkKind::Ip => self.window.are_singletons(heads.map(|(b, vlan)| hasher.common_hash::<0>(b, vlan))),
+        };
+        let Some(packets) = strangers else { return false };
+        self.stats.packets += packets as u64;
+        self.stats.passed += packets as u64;
+        if self.config.auto {
+            self.auto.observe(packets, 0);
+        }
+        true
+    }
+
     #[inline(always)]
     fn take_windows<const L3: usize>(&mut self, burst: &mut impl Iterator<Item = S>, out: &mut impl Sink<S>) -> usize {
         let (mut packets, hasher) = (0, self.hasher);
@@ -174,7 +209,7 @@ impl<S: Segment> Gro<S> {
                 if singletons >> at & 1 != 0 && self.would_merge_with_nothing::<L3>(&packet, hash) {
                     self.pass(packet, out);
                 } else {
-                    self.push_later::<L3>(packet, 0, out);
+                    self.push_unexpected::<L3>(packet, out);
                 }
             }
             packets += n;
@@ -212,39 +247,104 @@ impl<S: Segment> Gro<S> {
 
     /// Takes one packet. Always coalesces: only bursts bypass the engine.
     pub fn push(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
+        self.table.set_now(now);
         self.stats.packets += 1;
-        match self.config.link {
-            LinkKind::Ethernet => self.push_later::<14>(packet, now, out),
-            LinkKind::Ip => self.push_later::<0>(packet, now, out),
+        match (self.config.link, Self::HANDLES) {
+            (LinkKind::Ethernet, true) => self.push_one::<14, true>(packet, out),
+            (LinkKind::Ethernet, false) => self.push_unexpected::<14>(packet, out),
+            (LinkKind::Ip, true) => self.push_one::<0, true>(packet, out),
+            (LinkKind::Ip, false) => self.push_unexpected::<0>(packet, out),
         }
+        self.table.rest(1);
     }
 
-    /// The fast path: the predicted packet.
+    /// The fast path: an ordinary packet, which is the predicted one of the expected flow. No hash
+    /// is needed, because its headers are that flow's.
     #[inline(always)]
-    fn push_one<const L3: usize>(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
-        let (b, vlan) = (packet.head(), packet.vlan());
-        let Some(hash) = self.hasher.guess::<L3>(b, vlan) else {
-            return self.push_uncommon::<L3>(packet, now, out);
-        };
-        if let Some((at, flow)) = self.table.youngest(hash)
-            && (flow.most > 0 || begin(flow, b, &self.config))
-            && let Some(verify) = rules::predicted::<L3, S>(flow, &packet, b, vlan)
+    fn push_one<const L3: usize, const EXPECTS: bool>(&mut self, packet: S, out: &mut impl Sink<S>) {
+        if !EXPECTS {
+            return self.push_hashed::<L3, false>(packet, out);
+        }
+        if !packet.is_ordinary() {
+            return self.push_other::<L3>(packet, out);
+        }
+        if let Some(flow) = self.table.expected()
+            && rules::predicted_ordinary::<L3, S>(flow, &packet)
         {
-            match append_predicted(flow, packet, verify, &self.config, out) {
-                Ok(None) => self.stats.merged += 1,
-                joined => self.after::<L3>(at, joined, now, out),
+            match append_predicted(flow, packet, None, &self.config, out) {
+                Ok(None) => {
+                    let trail = flow.trail();
+                    self.table.came_as_expected(trail);
+                    self.stats.merged += 1;
+                }
+                joined => self.after_expected::<L3>(joined, out),
             }
             return;
         }
-        self.push_first::<L3>(packet, hash, vlan, now, out);
+        self.push_unexpected::<L3>(packet, out);
     }
 
-    /// The second path: the first packet of an aggregate.
+    /// The same for other packets: their checksums are to be verified, or tags are beside them.
+    #[inline(never)]
+    fn push_other<const L3: usize>(&mut self, packet: S, out: &mut impl Sink<S>) {
+        if let Some(flow) = self.table.expected()
+            && flow.segment.is_some()
+            && let Some(verify) = rules::predicted::<L3, S>(flow, &packet, packet.head(), packet.vlan())
+        {
+            match append_predicted(flow, packet, verify, &self.config, out) {
+                Ok(None) => {
+                    let trail = flow.trail();
+                    self.table.came_as_expected(trail);
+                    self.stats.merged += 1;
+                }
+                joined => self.after_expected::<L3>(joined, out),
+            }
+            return;
+        }
+        self.push_hashed::<L3, true>(packet, out);
+    }
+
+    #[inline(never)]
+    fn after_expected<const L3: usize>(&mut self, joined: Joined<S>, out: &mut impl Sink<S>) {
+        let at = self.table.expected_slot();
+        self.table.came(at, self.stats.merged);
+        self.after::<L3>(at, joined, out);
+    }
+
+    #[inline(never)]
+    fn push_unexpected<const L3: usize>(&mut self, packet: S, out: &mut impl Sink<S>) {
+        self.push_hashed::<L3, true>(packet, out);
+    }
+
+    /// The second path: the predicted packet of any flow.
     #[inline(always)]
-    fn push_first<const L3: usize>(&mut self, packet: S, hash: u64, vlan: u32, now: u64, out: &mut impl Sink<S>) {
+    fn push_hashed<const L3: usize, const EXPECTS: bool>(&mut self, packet: S, out: &mut impl Sink<S>) {
+        let (b, vlan) = (packet.head(), packet.vlan());
+        let Some(hash) = self.hasher.guess::<L3>(b, vlan) else {
+            return self.push_uncommon::<L3>(packet, out);
+        };
+        if let Some((at, flow)) = self.table.youngest(hash)
+            && (flow.has_begun() || begin(flow, b, &self.config))
+            && let Some(verify) = rules::predicted::<L3, S>(flow, &packet, b, vlan)
+        {
+            let joined = append_predicted(flow, packet, verify, &self.config, out);
+            if EXPECTS {
+                self.table.came(at, self.stats.merged);
+            }
+            return match joined {
+                Ok(None) => self.stats.merged += 1,
+                joined => self.after::<L3>(at, joined, out),
+            };
+        }
+        self.push_first::<L3>(packet, hash, vlan, out);
+    }
+
+    /// The third path: the first packet of an aggregate.
+    #[inline(always)]
+    fn push_first<const L3: usize>(&mut self, packet: S, hash: u64, vlan: u32, out: &mut impl Sink<S>) {
         let (b, len) = (packet.head(), packet.packet_len());
         let Some(first) = rules::first_shaped::<L3>(b, len, self.config.tunnels) else {
-            return self.push_unpredicted::<L3>(packet, hash, now, out);
+            return self.push_unpredicted::<L3>(packet, hash, out);
         };
         let Shaped { shape, udp, size } = first;
         let chain = match self.table.find(hash) {
@@ -253,40 +353,40 @@ impl<S: Segment> Gro<S> {
                 self.end_full(at, out);
                 self.table.chain(hash)
             }
-            Ok(_) => return self.push_unpredicted::<L3>(packet, hash, now, out),
+            Ok(_) => return self.push_unpredicted::<L3>(packet, hash, out),
         };
-        let opening = Opening { now, vlan, shape, layout: 0, size };
+        let opening = Opening { vlan, shape, layout: 0, size };
         self.open(packet, hash, chain, udp, opening, out);
     }
 
     /// The slow path: an unpredicted packet, which is the first of an aggregate, the last, or
     /// belongs to none.
     #[inline(never)]
-    fn push_unpredicted<const L3: usize>(&mut self, packet: S, hash: u64, now: u64, out: &mut impl Sink<S>) {
+    fn push_unpredicted<const L3: usize>(&mut self, packet: S, hash: u64, out: &mut impl Sink<S>) {
         let b = packet.head();
         let Some(common) = self.hasher.common::<L3>(b) else {
-            return self.push_uncommon::<L3>(packet, now, out);
+            return self.push_uncommon::<L3>(packet, out);
         };
         match self.table.find(hash) {
-            Err(chain) => self.open_common::<L3>(packet, hash, chain, common, now, out),
-            Ok(at) => self.join_common::<L3>(at, packet, now, out),
+            Err(chain) => self.open_common::<L3>(packet, hash, chain, common, out),
+            Ok(at) => self.join_common::<L3>(at, packet, out),
         }
     }
 
     #[inline(never)]
-    fn join_common<const L3: usize>(&mut self, at: u16, packet: S, now: u64, out: &mut impl Sink<S>) {
+    fn join_common<const L3: usize>(&mut self, at: u16, packet: S, out: &mut impl Sink<S>) {
         let joined = self.join::<L3>(at, packet, out);
-        self.after::<L3>(at, joined, now, out);
+        self.after::<L3>(at, joined, out);
     }
 
     /// Handles the result of an attempt to join. A refused packet may open a flow of its own.
     #[inline(never)]
-    fn after<const L3: usize>(&mut self, at: u16, joined: Joined<S>, now: u64, out: &mut impl Sink<S>) {
+    fn after<const L3: usize>(&mut self, at: u16, joined: Joined<S>, out: &mut impl Sink<S>) {
         let Some(packet) = self.account_join(at, joined, out) else { return };
         let (b, vlan) = (packet.head(), packet.vlan());
         match (self.hasher.common::<L3>(b), self.hasher.guess::<L3>(b, vlan)) {
             (Some(common), Some(hash)) if let Err(chain) = self.table.find(hash) => {
-                self.open_common::<L3>(packet, hash, chain, common, now, out);
+                self.open_common::<L3>(packet, hash, chain, common, out);
             }
             _ => self.pass(packet, out),
         }
@@ -328,7 +428,7 @@ impl<S: Segment> Gro<S> {
         let (mut left, mut aggregates) = (0, 0);
         while let Some((mut segment, flow)) = self.table.close_all() {
             left += 1;
-            if flow.count > 1 {
+            if flow.count() > 1 {
                 aggregates += 1;
                 finish(&mut segment, flow);
             }
@@ -340,7 +440,7 @@ impl<S: Segment> Gro<S> {
 
     /// A packet whose flow is found by walking its headers.
     #[inline(never)]
-    fn push_uncommon<const L3: usize>(&mut self, packet: S, now: u64, out: &mut impl Sink<S>) {
+    fn push_uncommon<const L3: usize>(&mut self, packet: S, out: &mut impl Sink<S>) {
         let (hash, walk) = match self.hasher.any(packet.head(), packet.vlan()) {
             Ok(found) => found,
             Err(unknown) => return self.pass_unknown(packet, unknown, out),
@@ -357,7 +457,7 @@ impl<S: Segment> Gro<S> {
         let layout = walk.layout;
         let first = if walk.plain { rules::first(packet.head(), packet.packet_len(), &layout) } else { None };
         let Some(First { udp, size, .. }) = first else { return self.pass(packet, out) };
-        let opening = Opening { now, vlan: packet.vlan(), shape: Shape::ANY, layout: layout.pack(), size };
+        let opening = Opening { vlan: packet.vlan(), shape: Shape::ANY, layout: layout.pack(), size };
         self.open(packet, hash, chain, udp, opening, out);
     }
 
@@ -382,7 +482,6 @@ impl<S: Segment> Gro<S> {
         hash: u64,
         chain: Chain,
         common: Common,
-        now: u64,
         out: &mut impl Sink<S>,
     ) {
         let (b, len) = (packet.head(), packet.packet_len());
@@ -390,7 +489,7 @@ impl<S: Segment> Gro<S> {
             return self.pass(packet, out);
         };
         let shape = Shape::new::<L3>(common.v6, udp, transport);
-        let opening = Opening { now, vlan: packet.vlan(), shape, layout: 0, size };
+        let opening = Opening { vlan: packet.vlan(), shape, layout: 0, size };
         self.open(packet, hash, chain, udp, opening, out);
     }
 
@@ -428,7 +527,7 @@ impl<S: Segment> Gro<S> {
     fn end(&mut self, at: u16, reason: Flush, out: &mut impl Sink<S>) {
         let Some((mut segment, flow)) = self.table.close(at) else { return };
         self.stats.count(reason, 1);
-        if flow.count > 1 {
+        if flow.count() > 1 {
             self.stats.aggregates += 1;
             finish(&mut segment, flow);
         }

@@ -28,7 +28,7 @@ pub(crate) fn join<const L3: usize, S: Segment>(
     if packet.offload().gso.is_some() {
         return Err((packet, Flush::Gso));
     }
-    if flow.most == 0 && !begin(flow, packet.head(), config) {
+    if !flow.has_begun() && !begin(flow, packet.head(), config) {
         return Err((packet, Flush::Checksum));
     }
     if let Some(verify) = rules::predicted::<L3, S>(flow, &packet, packet.head(), packet.vlan()) {
@@ -53,11 +53,11 @@ pub(crate) fn join<const L3: usize, S: Segment>(
 /// beginning is `b`. Returns `false` if the first one's checksums are wrong.
 #[inline(never)]
 pub(crate) fn begin<S: Segment>(flow: &mut Flow<S>, b: &[u8], config: &GroConfig) -> bool {
-    if flow.shape == Shape::ANY && flow.layout == 0 {
+    if flow.shape == Shape::ANY && flow.expected.layout() == 0 {
         let layout = flow.segment.as_ref().and_then(|held| layout::plain(held.head(), config.link));
-        flow.layout = layout.unwrap_or_default().pack();
+        flow.expected.set_layout(layout.unwrap_or_default().pack());
     }
-    flow.shape.with_layout(flow.layout, Begin { flow, b, config })
+    flow.shape.with_layout(flow.expected.layout(), Begin { flow, b, config })
 }
 
 struct Begin<'a, S> {
@@ -79,11 +79,14 @@ impl<S: Segment> WithLayout for Begin<'_, S> {
         let a = held.head();
         (flow.counts, flow.outer_counts) = rules::counts(a, b, layout);
         flow.constant_sum = 0;
-        flow.most = Limit::of(layout, config).most(held.packet_len(), flow.size);
+        let most = Limit::of(layout, config).most(held.packet_len(), flow.size);
+        flow.usual = flow.shape.is_usual() && flow.counts;
         flow.expected.follow(a, flow.shape, layout, flow.size, flow.counts);
+        flow.set_most(most);
         // Packets too long for the field, and those without room, have no expected length and go
         // through the rules.
-        flow.full_len = if flow.most > 1 { layout.header.checked_add(flow.size).unwrap_or(0) } else { 0 };
+        let fits = !flow.is_full() && layout.header.checked_add(flow.size).is_some();
+        flow.expect(fits.then_some(layout.header));
         true
     }
 }
@@ -98,14 +101,14 @@ pub(crate) fn append_predicted<S: Segment>(
     out: &mut impl Sink<S>,
 ) -> Joined<S> {
     let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
-    match held.append(packet, (flow.full_len - flow.size).into(), verify) {
+    match held.append(packet, flow.header.into(), verify) {
         Appended::Chained => {}
         Appended::Copied(rest) => out.recycle(rest),
         Appended::Full(packet) => return Err((packet, Flush::Full)),
         Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
     }
-    flow.count += 1;
-    Ok(if flow.count == flow.most { filled(flow, config) } else { None })
+    flow.add_one();
+    Ok(if flow.is_full() { filled(flow, config) } else { None })
 }
 
 /// Ends an aggregate that has no room for another full-sized packet, unless a shorter one may fill
@@ -115,8 +118,8 @@ fn filled<S: Segment>(flow: &mut Flow<S>, config: &GroConfig) -> Option<Flush> {
     let limit = Limit::of(&flow.layout(), config);
     let len = flow.segment.as_ref().map_or(0, Segment::packet_len);
     // A full-sized packet is not predicted any more.
-    flow.full_len = 0;
-    (flow.count >= limit.count || len >= limit.len).then_some(Flush::Full)
+    flow.expect(None);
+    (flow.count() >= limit.count || len >= limit.len).then_some(Flush::Full)
 }
 
 /// Appends a packet that may join, if there is room for it.
@@ -130,8 +133,9 @@ fn append<S: Segment>(
 ) -> Joined<S> {
     let limit = Limit::of(&flow.layout(), config);
     flow.expected.follow(packet.head(), flow.shape, &flow.layout(), flow.size, flow.counts);
+    let count = flow.count();
     let Some(held) = &mut flow.segment else { return Err((packet, Flush::Unknown)) };
-    if flow.count >= limit.count || held.packet_len() + usize::from(next.payload) > limit.len {
+    if count >= limit.count || held.packet_len() + usize::from(next.payload) > limit.len {
         return Err((packet, Flush::Full));
     }
     let header = packet.packet_len() - usize::from(next.payload);
@@ -141,13 +145,13 @@ fn append<S: Segment>(
         Appended::Full(packet) => return Err((packet, Flush::Full)),
         Appended::Corrupt(packet) => return Err((packet, Flush::Checksum)),
     }
-    flow.count += 1;
+    flow.add_one();
     flow.flags = next.flags;
     Ok(if next.flags != 0 {
         Some(Flush::Push)
     } else if next.payload < flow.size {
         Some(Flush::Short)
-    } else if flow.count >= flow.most {
+    } else if flow.is_full() {
         filled(flow, config)
     } else {
         None

@@ -40,29 +40,45 @@ impl Hasher {
     /// VLAN tags inline. `b` is the beginning of the packet.
     #[inline(always)]
     pub(crate) fn common<const L3: usize>(&self, b: &[u8]) -> Option<Common> {
+        if is_v6::<L3>(b)? { self.common_v6(array(b, L3)?) } else { self.common_v4(array(b, L3)?) }
+    }
+
+    #[inline(always)]
+    fn common_v4(&self, h: &[u8; 28]) -> Option<Common> {
         // Version 4 without options, not a later fragment.
         const WHICH: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x1f, 0xff]);
         const PLAIN: u64 = u64::from_ne_bytes([0x45, 0, 0, 0, 0, 0, 0, 0]);
-        let v6 = is_v6::<L3>(b)?;
-        let (protocol, port) = if v6 {
-            let h: &[u8; 48] = array(b, L3)?;
-            if h[0] >> 4 != 6 {
-                return None;
-            }
-            (h[6], [h[42], h[43]])
-        } else {
-            let h: &[u8; 28] = array(b, L3)?;
-            if word(h, 0) & WHICH != PLAIN {
-                return None;
-            }
-            (h[9], [h[22], h[23]])
-        };
+        if word(h, 0) & WHICH == PLAIN { self.common_transport(false, h[9], [h[22], h[23]]) } else { None }
+    }
+
+    #[inline(always)]
+    fn common_v6(&self, h: &[u8; 48]) -> Option<Common> {
+        if h[0] >> 4 == 6 { self.common_transport(true, h[6], [h[42], h[43]]) } else { None }
+    }
+
+    #[inline(always)]
+    fn common_transport(&self, v6: bool, protocol: u8, port: [u8; 2]) -> Option<Common> {
         let port = u16::from_be_bytes(port);
         let tunnel = || self.tunnels && (port == PORT_VXLAN || port == PORT_GENEVE);
         match protocol {
             TCP => Some(Common { v6, udp: false }),
             UDP if !tunnel() => Some(Common { v6, udp: true }),
             _ => None,
+        }
+    }
+
+    /// The hash of a [common](Self::common) packet: both in one look.
+    #[inline(always)]
+    pub(crate) fn common_hash<const L3: usize>(&self, b: &[u8], vlan: u32) -> Option<u64> {
+        if is_v6::<L3>(b)? {
+            let h: &[u8; 48] = array(b, L3)?;
+            self.common_v6(h)?;
+            let addresses = self.addresses_v6([8, 16, 24, 32].map(|at| word(h, at)));
+            Some(self.hash(addresses, [h[40], h[41], h[42], h[43]], vlan, 0))
+        } else {
+            let h: &[u8; 28] = array(b, L3)?;
+            self.common_v4(h)?;
+            Some(self.hash(word(h, 12), [h[20], h[21], h[22], h[23]], vlan, 0))
         }
     }
 

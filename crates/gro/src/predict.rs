@@ -13,7 +13,7 @@ use crate::bytes::{array, array_mut, be32};
 use crate::layout::Layout;
 use crate::shape::Shape;
 
-/// The predicted header, or its fields.
+/// The predicted header; without a shape its fields, and the layout.
 #[derive(Clone, Copy)]
 pub(crate) struct Expected([u8; Self::LEN]);
 
@@ -25,6 +25,8 @@ const STEP: u64 = (1 << 48) - 1;
 
 /// Offsets of the fields of a flow without a shape: the word at [`IP_WORD`], the sequence number.
 const FIELDS_AT: (usize, usize) = (IP_WORD, IP_WORD + 8);
+/// Offset of the layout of such a flow.
+const LAYOUT_AT: usize = 16;
 
 /// The fields that differ from packet to packet, as far as the header has them.
 #[derive(Clone, Copy)]
@@ -120,6 +122,20 @@ impl Expected {
     fn set_fields(&mut self, fields: Fields) {
         let (ip, seq) = FIELDS_AT;
         self.set(ip - IP_WORD, seq - 4, fields);
+    }
+
+    /// The [packed](Layout::pack) layout of a flow without a shape.
+    #[inline]
+    pub(crate) fn layout(&self) -> u64 {
+        array(&self.0, LAYOUT_AT).map_or(0, |packed| u64::from_ne_bytes(*packed))
+    }
+
+    /// Stores it.
+    #[inline]
+    pub(crate) fn set_layout(&mut self, packed: u64) {
+        if let Some(to) = array_mut(&mut self.0, LAYOUT_AT) {
+            *to = packed.to_ne_bytes();
+        }
     }
 
     /// Whether packet `b` has the predicted fields, in a flow without a shape.

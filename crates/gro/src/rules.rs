@@ -25,9 +25,9 @@ use crate::key::{Common, is_v6};
 use crate::layout::{FIN_PSH, Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
 use crate::mask::{MAX_TEMPLATE, Mask};
 use crate::segment::Segment;
-use crate::shape::Shape;
+use crate::shape::{Shape, follows_usual};
 use crate::stats::Flush;
-use crate::table::Flow;
+use crate::table::{Flow, tag_and_len};
 
 const ACK: u8 = 0x10;
 /// FIN, SYN, RST, PSH, ACK, URG.
@@ -164,8 +164,7 @@ pub(crate) fn predicted<const L3: usize, S: Segment>(
     vlan: u32,
 ) -> Option<Option<u16>> {
     let len = packet.packet_len();
-    if len != usize::from(flow.full_len)
-        || vlan != flow.vlan
+    if flow.expects != tag_and_len(vlan, len)
         || !flow.shape.follows::<L3>(&mut flow.expected, b, flow.size, flow.counts)
     {
         return None;
@@ -181,10 +180,22 @@ pub(crate) fn predicted<const L3: usize, S: Segment>(
     }
 }
 
+/// [`predicted`] for an [ordinary](Segment::is_ordinary) packet.
+#[inline(always)]
+pub(crate) fn predicted_ordinary<const L3: usize, S: Segment>(flow: &mut Flow<S>, packet: &S) -> bool {
+    flow.expects == tag_and_len(0, packet.packet_len())
+        && if flow.usual {
+            follows_usual::<L3>(&mut flow.expected, packet.head(), flow.size)
+        } else {
+            flow.shape.follows::<L3>(&mut flow.expected, packet.head(), flow.size, flow.counts)
+        }
+        && flow.segment.is_some()
+}
+
 /// [`verify`] for a predicted packet of a flow with a shape: all fields but two equal those of the
 /// packet before, and so does their sum.
 #[inline(always)]
-fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
+pub(crate) fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
     let fields = flow.shape.changing_sum(b);
     if flow.constant_sum == 0 {
         let layout = flow.shape.layout();
@@ -198,10 +209,10 @@ fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
 /// [`predicted`], for a flow without a shape.
 #[inline(never)]
 pub(crate) fn predicted_any<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Option<Option<u16>> {
-    let held = flow.segment.as_ref().filter(|_| flow.vlan == packet.vlan())?.head();
+    let held = flow.segment.as_ref()?.head();
     let layout = &mask.layout;
     let (b, len) = (packet.head(), packet.packet_len());
-    if len != usize::from(flow.full_len)
+    if flow.expects != tag_and_len(packet.vlan(), len)
         || !mask.unpredicted.same(held, b, layout.header.into())
         || !flow.expected.fields_are(b, layout)
         || (layout.udp && be16(b, usize::from(layout.l4) + 6) == Some(0))
@@ -232,7 +243,7 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
     let layout = &mask.layout;
     let b = packet.head();
     let len = packet.packet_len();
-    let same_vlan = packet.vlan() == flow.vlan;
+    let same_vlan = packet.vlan() == flow.vlan();
     let held = held.head();
     if !mask.invariant.same(held, b, layout.header.into()) || !same_vlan {
         return Err(differ(held, b, layout));
@@ -244,7 +255,7 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
             return Err(Flush::Header);
         }
     } else {
-        ipv4(held, b, len, layout.l3, if flow.counts { flow.count } else { 0 })?;
+        ipv4(held, b, len, layout.l3, if flow.counts { flow.count() } else { 0 })?;
     }
     if layout.outer != Outer::None {
         outer(flow, held, b, len, layout)?;
@@ -261,7 +272,7 @@ pub(crate) fn next<S: Segment>(flow: &Flow<S>, packet: &S, mask: &Mask) -> Resul
     } else {
         let tcp: &[u8; 20] = array(b, layout.l4.into()).ok_or(Flush::Header)?;
         let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-        let before = u32::from(flow.size) * u32::from(flow.count);
+        let before = u32::from(flow.size) * u32::from(flow.count());
         if be32(held, usize::from(layout.l4) + 4).map(|held| held.wrapping_add(before)) != Some(seq) {
             return Err(Flush::Order);
         }
@@ -361,7 +372,7 @@ fn outer<S>(flow: &Flow<S>, held: &[u8], b: &[u8], len: usize, layout: &Layout) 
         return Err(Flush::Header);
     }
     if !layout.outer_v6 {
-        ipv4(held, b, len, layout.outer_l3, if flow.outer_counts { flow.count } else { 0 })?;
+        ipv4(held, b, len, layout.outer_l3, if flow.outer_counts { flow.count() } else { 0 })?;
     }
     if outer_sums(held, b, len, layout) { Ok(()) } else { Err(Flush::Checksum) }
 }

@@ -3,6 +3,7 @@
 use core::hint::black_box;
 
 use towpath_wire::checksum;
+use towpath_wire::offload::Checksum;
 
 use crate::offload::Offload;
 
@@ -37,6 +38,14 @@ pub trait Segment: Sized {
     #[inline]
     fn vlan(&self) -> u32 {
         0
+    }
+
+    /// Whether the packet is no super-packet, has no tag beside it, and its checksum is verified.
+    /// Override it if that is one comparison.
+    #[inline]
+    fn is_ordinary(&self) -> bool {
+        let offload = self.offload();
+        offload.checksum == Checksum::Verified && offload.gso.is_none() && self.vlan() == 0
     }
 
     /// The ones'-complement sum of the packet's bytes from `from`, which is in the head, to its

@@ -15,6 +15,10 @@
 //! flow it names is held and of its chain, which one comparison shows. Whenever nothing is held,
 //! the ring restarts at slot 0, so that few flows use few cache lines.
 //!
+//! A packet finds its flow without a hash if flows come in the order in which they came before:
+//! each flow names the one whose packet followed ([`Trail`]). Its predicted header shows whether it
+//! is the right one.
+//!
 //! Every operation is O(1), provided that hashes are as good as random.
 
 use alloc::boxed::Box;
@@ -38,26 +42,32 @@ const SLOTS_PER_FLOW: usize = 2;
 pub(crate) struct Flow<S> {
     /// `None` if the flow is closed.
     pub(crate) segment: Option<S>,
+    /// The predicted packet's tag and length, [together](tag_and_len); no length if none is
+    /// predicted.
+    pub(crate) expects: u64,
     /// 0 if the flow is closed, and possibly if it is not.
     hash: u32,
-    /// The VLAN tag beside its packets.
-    pub(crate) vlan: u32,
     /// The prediction of the next packet.
     pub(crate) expected: Expected,
-    /// Header and payload bytes of the predicted packet; 0 if none is predicted.
-    pub(crate) full_len: u16,
+    /// Bytes before the payload of the predicted packet.
+    pub(crate) header: u16,
     /// Payload bytes of each packet.
     pub(crate) size: u16,
     /// How many full-sized packets it can have. 0 until the second one came: this field and the
     /// prediction are unknown until then.
-    pub(crate) most: u16,
-    /// Packets.
-    pub(crate) count: u16,
+    most: u16,
+    /// How many of them are missing; -1 until the second one came, so that the difference of the
+    /// two is always the number of packets.
+    left: u16,
     /// With a shape: the sum of the constant fields in a full-sized packet's transport header and
     /// pseudo-header; 0 until it is first needed.
     pub(crate) constant_sum: u16,
     /// The next flow of its chain; itself if it is the last.
     chain: u16,
+    /// Its own slot, and that of the flow whose packet came after a packet of this flow the last
+    /// time. It stays when the slot gets another flow, because flows often come in the order of the
+    /// burst before.
+    trail: Trail,
     pub(crate) shape: Shape,
     /// FIN and PSH of those merged.
     pub(crate) flags: u8,
@@ -65,32 +75,121 @@ pub(crate) struct Flow<S> {
     /// are none. Inner and outer.
     pub(crate) counts: bool,
     pub(crate) outer_counts: bool,
-    /// [`Layout::pack`]ed; 0 with a shape, or until it is first needed.
-    pub(crate) layout: u64,
+    /// Its shape [is usual](Shape::is_usual), and identifications count up.
+    pub(crate) usual: bool,
 }
 
 impl<S> Flow<S> {
     /// The layout, valid once there is a second packet.
     #[inline(always)]
     pub(crate) fn layout(&self) -> Layout {
-        if self.shape == Shape::ANY { Layout::unpack(self.layout) } else { self.shape.layout() }
+        if self.shape == Shape::ANY { Layout::unpack(self.expected.layout()) } else { self.shape.layout() }
+    }
+
+    /// What is expected after its packet.
+    #[inline(always)]
+    pub(crate) fn trail(&self) -> Trail {
+        self.trail
+    }
+
+    /// The VLAN tag beside its packets.
+    #[inline(always)]
+    pub(crate) fn vlan(&self) -> u32 {
+        (self.expects >> 32) as u32
+    }
+
+    /// Predicts packets of `header` bytes before the payload, or none.
+    #[inline(always)]
+    pub(crate) fn expect(&mut self, header: Option<u16>) {
+        let len = header.map_or(0, |header| usize::from(header) + usize::from(self.size));
+        self.header = header.unwrap_or(0);
+        self.expects = tag_and_len(self.vlan(), len);
     }
 
     /// Whether it has as many full-sized packets as fit, and one of `size` payload bytes is not
     /// shorter.
     #[inline(always)]
     pub(crate) fn has_no_room_for(&self, size: u16) -> bool {
-        self.most > 0 && self.count >= self.most && size >= self.size
+        self.has_begun() && self.is_full() && size >= self.size
+    }
+
+    /// Packets.
+    #[inline(always)]
+    pub(crate) fn count(&self) -> u16 {
+        self.most.wrapping_sub(self.left)
+    }
+
+    /// Whether the second packet came.
+    #[inline(always)]
+    pub(crate) fn has_begun(&self) -> bool {
+        self.most > 0
+    }
+
+    /// Limits an aggregate of one packet to `most` full-sized ones, at least one.
+    #[inline(always)]
+    pub(crate) fn set_most(&mut self, most: u16) {
+        (self.most, self.left) = (most, most.wrapping_sub(1));
+    }
+
+    /// Counts a packet. A shorter one behind the last that fits is counted too; it is the last.
+    #[inline(always)]
+    pub(crate) fn add_one(&mut self) {
+        self.left = self.left.wrapping_sub(1);
+    }
+
+    /// Whether it has all full-sized packets that it can have.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.left == 0
     }
 }
 
-/// The state of a flow when it is opened.
+/// A packet's tag in the high half, its length in the low one.
+#[inline(always)]
+pub(crate) fn tag_and_len(vlan: u32, len: usize) -> u64 {
+    u64::from(vlan) << 32 | len as u64
+}
+
+/// A slot that hardly any table has, and which does no harm if one has it.
+const NOWHERE: u16 = u16::MAX;
+
+/// Whether expectations pay: a wrong one costs a mispredicted branch, more than several right ones
+/// save. Flows in random order, or in short trains, make most of them wrong.
+#[derive(Clone, Copy, Default)]
+struct Doubt {
+    /// Packets that are to be found by their hash, before something is expected again.
+    rest: usize,
+    /// Wrong expectations, one soon after the other.
+    wrong: u8,
+    /// Packets that had joined when the last one was wrong.
+    merged: u64,
+}
+
+impl Doubt {
+    /// Fewer right ones between two wrong ones do not pay.
+    const RIGHT: u64 = 4;
+    const WRONG: u8 = 4;
+    const REST: usize = 512;
+
+    /// Counts a wrong expectation. Returns whether nothing is expected for some time.
+    #[inline(never)]
+    fn was_wrong(&mut self, merged: u64) -> bool {
+        self.wrong = if merged - self.merged <= Self::RIGHT { self.wrong + 1 } else { 0 };
+        self.merged = merged;
+        if self.wrong < Self::WRONG {
+            return false;
+        }
+        (self.wrong, self.rest) = (0, Self::REST);
+        true
+    }
+}
+
+/// The state of a flow when it is opened, as in [`Flow`].
 #[derive(Clone, Copy)]
 pub(crate) struct Opening {
-    pub(crate) now: u64,
-    /// The rest is as in [`Flow`].
     pub(crate) vlan: u32,
     pub(crate) shape: Shape,
+    /// [`Layout::pack`]ed; 0 with a shape, or until it is first needed.
     pub(crate) layout: u64,
     pub(crate) size: u16,
 }
@@ -110,36 +209,55 @@ pub(crate) struct Table<S> {
     /// Slots from this one on are free.
     next: usize,
     held: usize,
+    /// What is expected of the next packet.
+    trail: Trail,
+    doubt: Doubt,
+    /// The caller's clock.
+    now: u64,
+}
+
+/// Which flow the next packet is expected to join.
+#[derive(Clone, Copy)]
+#[repr(C, align(4))]
+pub(crate) struct Trail {
+    /// The slot of the flow that the last packet joined.
+    last: u16,
+    /// The slot of the flow whose packet came after a packet of that flow the last time.
+    next: u16,
 }
 
 impl<S> Table<S> {
     /// Room for `flows` flows, rounded up to a power of two of at least 8.
     pub(crate) fn new(flows: usize) -> Self {
         let slots = flows.clamp(MIN_FLOWS, MAX_FLOWS).next_power_of_two() * SLOTS_PER_FLOW;
-        let free = || Flow {
+        let free = |slot: usize| Flow {
             segment: None,
+            expects: 0,
             hash: 0,
-            vlan: 0,
             expected: Expected::NONE,
-            full_len: 0,
+            header: 0,
             size: 0,
             most: 0,
-            count: 0,
+            left: 0,
             constant_sum: 0,
             chain: 0,
+            trail: Trail { last: slot as u16, next: slot as u16 },
             shape: Shape::ANY,
             flags: 0,
             counts: false,
             outer_counts: false,
-            layout: 0,
+            usual: false,
         };
         Self {
             heads: Box::new([0; HEADS]),
-            flows: (0..slots).map(|_| free()).collect(),
+            flows: (0..slots).map(free).collect(),
             opened: vec![0; slots].into_boxed_slice(),
             first: 0,
             next: 0,
             held: 0,
+            trail: Trail { last: 0, next: 0 },
+            doubt: Doubt::default(),
+            now: 0,
         }
     }
 
@@ -152,6 +270,68 @@ impl<S> Table<S> {
     #[inline(always)]
     fn slot(&self, n: usize) -> usize {
         n & (self.flows.len() - 1)
+    }
+
+    /// Sets the time at which flows are opened from now on.
+    #[inline]
+    pub(crate) fn set_now(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    /// The flow that the next packet is expected to join. It may be closed.
+    #[inline(always)]
+    pub(crate) fn expected(&mut self) -> Option<&mut Flow<S>> {
+        self.flows.get_mut(usize::from(self.trail.next))
+    }
+
+    /// Whether any flow is expected.
+    #[inline(always)]
+    pub(crate) fn expects(&self) -> bool {
+        self.doubt.rest == 0
+    }
+
+    /// After packets for which none was.
+    #[inline]
+    pub(crate) fn rest(&mut self, packets: usize) {
+        if self.expects() {
+            return;
+        }
+        self.doubt.rest = self.doubt.rest.saturating_sub(packets);
+        if self.expects() {
+            self.trail.next = self.trail.last;
+        }
+    }
+
+    /// The slot of the [expected](Self::expected) flow.
+    #[inline(always)]
+    pub(crate) fn expected_slot(&self) -> u16 {
+        self.trail.next
+    }
+
+    /// A packet joined the expected flow; `trail` is that flow's.
+    #[inline(always)]
+    pub(crate) fn came_as_expected(&mut self, trail: Trail) {
+        self.trail = trail;
+    }
+
+    /// A packet joined the flow at `at`, found by its hash; `merged` are all that joined before.
+    #[inline(always)]
+    pub(crate) fn came(&mut self, at: u16, merged: u64) {
+        if !self.expects() {
+            return;
+        }
+        if at != self.trail.next {
+            if self.doubt.was_wrong(merged) {
+                self.trail.next = NOWHERE;
+                return;
+            }
+            if let Some(last) = self.flows.get_mut(usize::from(self.trail.last)) {
+                last.trail.next = at;
+            }
+        }
+        if let Some(flow) = self.flows.get(usize::from(at)) {
+            self.trail = flow.trail;
+        }
     }
 
     /// The flow with this hash, if it is the youngest of its chain. It may be closed.
@@ -217,16 +397,17 @@ impl<S> Table<S> {
         self.heads[hash as usize % HEADS] = at as u16;
         flow.segment = Some(segment);
         flow.hash = hash as u32;
-        flow.vlan = opening.vlan;
+        flow.expects = tag_and_len(opening.vlan, 0);
         flow.size = opening.size;
-        flow.most = 0;
-        flow.count = 1;
+        (flow.most, flow.left) = (0, u16::MAX);
         flow.chain = chain.0.unwrap_or(at as u16);
         flow.shape = opening.shape;
         flow.flags = 0;
-        flow.layout = opening.layout;
+        if opening.shape == Shape::ANY {
+            flow.expected.set_layout(opening.layout);
+        }
         if let Some(opened) = self.opened.get_mut(at) {
-            *opened = opening.now;
+            *opened = self.now;
         }
         self.next += 1;
         self.held += 1;
@@ -319,7 +500,8 @@ mod tests {
 
     fn open(table: &mut Table<u64>, hash: u64, now: u64) {
         let (shape, chain) = (Shape::ANY, table.chain(hash));
-        let opening = Opening { now, vlan: 0, shape, layout: 0, size: 1 };
+        table.set_now(now);
+        let opening = Opening { vlan: 0, shape, layout: 0, size: 1 };
         assert_eq!(table.open(hash, chain, hash, opening), None);
     }
 

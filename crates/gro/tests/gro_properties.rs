@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::chain::Chain;
+use common::chain::{Chain, Handle};
 use common::reference::{Fault, Packet, Reference, identity};
 use common::{ACK, CWR, Carrier, FIN, L4, PSH, RST, SYN, Spec, URG, check, in_tunnel, tcp, udp, v4, v6};
 use proptest::prelude::*;
@@ -300,6 +300,13 @@ proptest! {
     }
 
     #[test]
+    fn packets_leave_alike_whether_or_not_their_flows_are_expected((link, steps) in steps()) {
+        let hashed = run_chained(config(link), &steps);
+        let expected = run(&mut Gro::new(config(link)), &steps, Handle::new, |h| (h.0.bytes(), h.0.offload));
+        prop_assert_eq!(hashed, expected);
+    }
+
+    #[test]
     fn copying_gives_what_chaining_gives((link, steps) in steps()) {
         let chained = run_chained(config(link), &steps);
         let new = |mut bytes: Vec<u8>, offload| {
@@ -309,6 +316,37 @@ proptest! {
         };
         let copied = run(&mut Gro::new(config(link)), &steps, new, |l| (l.packet().to_vec(), l.offload()));
         prop_assert_eq!(chained, copied);
+    }
+
+    #[test]
+    fn a_burst_of_strangers_leaves_as_it_came(
+        (link, steps) in steps(),
+        sizes in prop::collection::vec(1..5usize, 1..8),
+    ) {
+        let all: Vec<&Packet> = packets(&steps).collect();
+        let (mut gro, mut rest, mut passed) = (Gro::new(config(link)), &all[..], 0);
+        for size in sizes.iter().cycle() {
+            let (burst, later) = rest.split_at((*size).min(rest.len()));
+            let burst: Vec<Chain> = burst.iter().map(|p| Chain::new(p.build(), offload(p))).collect();
+            let came: Vec<_> = burst.iter().map(|c| (c.bytes(), c.offload)).collect();
+            let strangers = gro.pass_strangers(burst.iter().map(|c| (c.head(), c.vlan())));
+            passed += if strangers { burst.len() as u64 } else { 0 };
+            let mut left = vec![];
+            gro.push_and_flush(burst, &mut (|c: Chain| left.push((c.bytes(), c.offload)), drop));
+            if strangers {
+                let sorted = |mut packets: Vec<(Vec<u8>, Offload)>| {
+                    packets.sort_by(|a, b| a.0.cmp(&b.0));
+                    packets
+                };
+                prop_assert_eq!(sorted(left), sorted(came));
+            }
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        // They were counted as if they had been pushed, and then they were.
+        prop_assert_eq!(gro.stats().packets, all.len() as u64 + passed);
     }
 
     #[test]

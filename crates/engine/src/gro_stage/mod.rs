@@ -15,7 +15,8 @@
 //! Aggregates are flushed at the end of a burst that emptied the ingress, at the latest after 512
 //! packets. With [`GroStageConfig::hold`] they are flushed when they are that old. While almost
 //! nothing merges on a busy ingress they are flushed after each burst: a packet without a partner
-//! in its burst then passes without opening a flow.
+//! in its burst then passes without opening a flow. A burst that has none with a partner, after one
+//! in which nothing merged, is only looked at: it stays in its batch.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -77,7 +78,7 @@ impl GroStageConfig {
 pub enum Pushed {
     /// The stage has it: [`GroStage::fill`] returns what is ready.
     Taken,
-    /// Nothing merges: it is still in its batch, from where it is sent.
+    /// Nothing of it merges: it is still in its batch, from where it is sent.
     Bypassed,
 }
 
@@ -158,27 +159,44 @@ impl GroStage {
             self.account();
             return Pushed::Bypassed;
         }
+        self.since_flush += n;
+        let leaves = self.hold.is_zero()
+            && (emptied || self.since_flush >= BUDGET || self.across.is_some_and(|across| across.is_bypassed()));
+        if leaves
+            && self.ready.is_empty()
+            && self.engine.pass_strangers(burst.iter().map(|packet| (packet.linear(), packet::vlan(packet))))
+        {
+            self.since_flush = 0;
+            self.observe(n, emptied);
+            self.account();
+            return Pushed::Bypassed;
+        }
         let now = self.now();
         let ready = &mut self.ready;
         let mut sink = (|packet: GroPacket| ready.push_back(packet.0), drop);
         let packets = burst.drain_front(n).map(GroPacket);
-        self.since_flush += n;
         if !self.hold.is_zero() {
             self.engine.push_batch(packets, now, &mut sink);
             self.engine.flush(now.saturating_sub(self.hold.as_nanos() as u64), &mut sink);
-        } else if emptied || self.since_flush >= BUDGET || self.across.is_some_and(|across| across.is_bypassed()) {
+        } else if leaves {
             self.engine.push_and_flush(packets, &mut sink);
             self.since_flush = 0;
         } else {
             self.engine.push_batch(packets, now, &mut sink);
         }
+        self.observe(n, emptied);
+        self.account();
+        Pushed::Taken
+    }
+
+    /// Observes whether holding packets of a busy ingress pays.
+    #[inline]
+    fn observe(&mut self, packets: usize, emptied: bool) {
         if let Some(across) = &mut self.across
             && !emptied
         {
-            across.observe(n, (self.engine.stats().merged - self.merged) as usize);
+            across.observe(packets, (self.engine.stats().merged - self.merged) as usize);
         }
-        self.account();
-        Pushed::Taken
     }
 
     /// Nothing was received: flushes aggregates that are old enough.

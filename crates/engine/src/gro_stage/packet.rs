@@ -37,7 +37,13 @@ impl gro::Segment for GroPacket {
 
     #[inline]
     fn vlan(&self) -> u32 {
-        if self.0.vlan().is_none() { 0 } else { self.tag() }
+        vlan(&self.0)
+    }
+
+    #[inline(always)]
+    fn is_ordinary(&self) -> bool {
+        // Without short circuits: these are bits of one byte.
+        (self.0.csum() == Checksum::Verified) & self.0.gso().is_none() & self.0.vlan().is_none()
     }
 
     #[inline]
@@ -74,14 +80,19 @@ impl gro::Segment for GroPacket {
     }
 }
 
-impl GroPacket {
-    /// The VLAN tag in the metadata, if there is one. Out of line, to keep the path without tags
-    /// short.
-    #[inline(never)]
-    fn tag(&self) -> u32 {
-        self.0.vlan().map_or(0, |vlan| (if vlan.service { 0x88a8_0000 } else { 0x8100_0000 }) | u32::from(vlan.tci))
-    }
+/// The tag beside a packet, as [`gro::Segment::vlan`] returns it.
+#[inline]
+pub(super) fn vlan(packet: &Packet) -> u32 {
+    if packet.vlan().is_none() { 0 } else { tag(packet) }
+}
 
+/// The VLAN tag in the metadata, if there is one. Out of line, to keep the path without tags short.
+#[inline(never)]
+fn tag(packet: &Packet) -> u32 {
+    packet.vlan().map_or(0, |vlan| (if vlan.service { 0x88a8_0000 } else { 0x8100_0000 }) | u32::from(vlan.tci))
+}
+
+impl GroPacket {
     /// The checksum of a packet in several chunks.
     #[inline(never)]
     fn sum_chunks(&self, from: usize) -> u16 {

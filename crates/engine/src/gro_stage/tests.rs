@@ -260,11 +260,14 @@ proptest! {
             if step.burst.is_some() || batch.room() == 0 {
                 let _ = gro_stage.push(&mut batch, step.burst.unwrap_or(false));
                 out.extend(drain(&mut gro_stage));
+                // What was bypassed.
+                out.extend(batch.drain_front(64));
             }
         }
         let _ = gro_stage.push(&mut batch, true);
         gro_stage.flush();
         out.extend(drain(&mut gro_stage));
+        out.extend(batch.drain_front(64));
         prop_assert_eq!(gro_stage.held(), 0);
         let merged = gro_stage.counters.snapshot().merged;
         prop_assert_eq!(out.len() as u64 + merged, pushed, "received = left + merged");
@@ -307,6 +310,26 @@ fn bytes_of_every_shape_are_chained_without_being_copied() {
         let mut places = out[0].chunks().skip(1).zip(&maker.owned);
         assert!(places.all(|(piece, bytes)| piece.as_ptr() == bytes.as_ptr()), "{shape:?}");
     }
+}
+
+#[test]
+fn a_burst_of_strangers_stays_in_its_batch_until_one_has_a_partner() {
+    let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, Duration::ZERO));
+    let mut push = |flows: &[(u8, u16)]| {
+        let mut batch = Batch::new();
+        for &(flow, number) in flows {
+            let bytes = frame(Kind::Tcp4, flow, number, u32::from(number) * 300, &[7; 300]);
+            batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
+        }
+        let pushed = gro_stage.push(&mut batch, true);
+        let left = if pushed == Pushed::Taken { drain(&mut gro_stage) } else { batch.drain_front(64).collect() };
+        (pushed, left.len(), gro_stage.held())
+    };
+    assert_eq!(push(&[(1, 0), (2, 0)]), (Pushed::Taken, 2, 0), "the first burst shows that nothing merges");
+    assert_eq!(push(&[(1, 1), (2, 1)]), (Pushed::Bypassed, 2, 0));
+    assert_eq!(push(&[(1, 2), (2, 2), (1, 3)]), (Pushed::Taken, 2, 0), "two of a flow merge at once");
+    assert_eq!(push(&[(1, 4), (2, 3)]), (Pushed::Taken, 2, 0));
+    assert_eq!(push(&[(1, 5), (2, 4)]), (Pushed::Bypassed, 2, 0));
 }
 
 #[test]
@@ -363,7 +386,7 @@ fn where_nothing_merges_across_bursts_each_leaves_at_once_until_something_does()
             *at += step;
         }
         let _ = gro_stage.push(&mut batch, false);
-        (gro_stage.held(), drain(gro_stage).len())
+        (gro_stage.held(), drain(gro_stage).len() + batch.len())
     };
     // A gap after every packet.
     let stepped: Vec<_> = (0..64).map(|_| burst(&mut gro_stage, 1000)).collect();

@@ -55,3 +55,44 @@ impl Segment for Chain {
         Appended::Chained
     }
 }
+
+/// A handle to a chain: for packets that are one word the engine expects flows.
+pub struct Handle(pub Box<Chain>);
+
+impl Handle {
+    pub fn new(bytes: Vec<u8>, offload: Offload) -> Self {
+        Self(Box::new(Chain::new(bytes, offload)))
+    }
+}
+
+impl Segment for Handle {
+    fn head(&self) -> &[u8] {
+        self.0.head()
+    }
+    fn head_mut(&mut self) -> &mut [u8] {
+        self.0.head_mut()
+    }
+    fn packet_len(&self) -> usize {
+        self.0.packet_len()
+    }
+    fn offload(&self) -> Offload {
+        self.0.offload()
+    }
+    fn set_offload(&mut self, offload: Offload) {
+        self.0.set_offload(offload);
+    }
+    fn vlan(&self) -> u32 {
+        self.0.vlan()
+    }
+    fn sum(&self, from: usize) -> u16 {
+        self.0.sum(from)
+    }
+    fn append(&mut self, other: Self, skip: usize, verify: Option<u16>) -> Appended<Self> {
+        match self.0.append(*other.0, skip, verify) {
+            Appended::Chained => Appended::Chained,
+            Appended::Copied(rest) => Appended::Copied(Self(Box::new(rest))),
+            Appended::Full(other) => Appended::Full(Self(Box::new(other))),
+            Appended::Corrupt(other) => Appended::Corrupt(Self(Box::new(other))),
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! What distinguishes flows.
 
-use crate::common::chain::Chain;
+use crate::common::chain::{Chain, Handle};
 use crate::common::{Carrier, in_tunnel, tcp, v4, v6};
 use crate::{APART, Left, MERGED, config, data, outer, pair, segs, trusted};
 use towpath_gro::Gro;
@@ -39,6 +39,17 @@ fn a_tag_that_came_beside_the_packet_is_part_of_the_key() {
         gro.flush_all(&mut left);
         assert_eq!(left.segs, want);
     }
+}
+
+#[test]
+fn a_packet_without_a_tag_does_not_join_the_flow_that_is_expected_next_and_has_one() {
+    let (mut gro, mut left) = (Gro::new(config()), vec![]);
+    let mut sink = (|packet: Handle| left.push(packet.0.pieces.len()), drop);
+    for (spec, vlan) in data().run(4, 100).iter().zip([0x8100_0005, 0x8100_0005, 0x8100_0005, 0]) {
+        gro.push(Handle(Box::new(Chain { vlan, ..Chain::new(spec.build(), trusted()) })), 0, &mut sink);
+    }
+    gro.flush_all(&mut sink);
+    assert_eq!(left, [3, 1]);
 }
 
 #[test]

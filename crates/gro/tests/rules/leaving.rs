@@ -3,7 +3,7 @@
 use crate::common::chain::Chain;
 use crate::common::{Spec, udp, v4};
 use crate::{Left, config, data, push_all, trusted};
-use towpath_gro::{Checksum, Flush, Gro, Offload};
+use towpath_gro::{Checksum, Flush, Gro, Offload, Segment};
 
 #[test]
 fn a_single_packet_leaves_byte_for_byte_unchanged() {
@@ -115,4 +115,17 @@ fn auto_bypasses_when_nothing_merges_and_resumes_in_order() {
     let stats = *gro.stats();
     assert_eq!(stats.packets, 64 * 316);
     assert!(stats.bypassed >= 16 * 1024 && stats.merged > 0);
+}
+
+#[test]
+fn a_stranger_does_not_leave_while_something_is_held() {
+    let run = data().run(3, 100);
+    let (mut gro, mut left) = (Gro::new(config()), Left::default());
+    let chain = |at: usize| Chain::new(run[at].build(), trusted());
+    let passes = |gro: &mut Gro<Chain>, at: usize| gro.pass_strangers([(chain(at).head(), 0)].into_iter());
+    assert!(!passes(&mut gro, 0), "nothing is known before the first burst");
+    gro.push_and_flush([chain(0)], &mut left);
+    assert!(passes(&mut gro, 1));
+    gro.push(chain(1), 0, &mut left);
+    assert!(!passes(&mut gro, 2), "it would overtake");
 }
