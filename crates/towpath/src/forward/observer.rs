@@ -30,7 +30,7 @@ pub(super) struct Observed {
 /// let running = Forward::default().start(from, to)?;
 /// let observer = running.observer().clone();
 /// running.join();
-/// assert_eq!(observer.meter().read().balance().sent, 1000);
+/// assert_eq!(observer.meter().read().balance().received, 1000);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]

@@ -16,14 +16,14 @@
 //! in time is missed, and counted. A sink that fails ends its tee, and nothing else.
 //!
 //! ```
-//! use towpath::tee::{TeeConfig, TeeSpec};
+//! use towpath::tee::TeeSpec;
 //! use towpath::{Forward, Opener, Role};
 //!
 //! let mut opener = Opener::new();
 //! let from = opener.open(&"gen:count=1000".parse()?, Role::Ingress)?;
 //! let to = opener.open(&"null:".parse()?, Role::Egress)?;
 //! let ready = Forward::default().prepare(from, to)?;
-//! let spec: TeeSpec = "null:;at=tx;snaplen=96".parse()?;
+//! let spec: TeeSpec = "null:;at=rx;snaplen=96".parse()?;
 //! let tee = ready.observer().tee(&spec.config, spec.open()?)?;
 //! ready.launch()?.join();
 //! let report = tee.stop();
