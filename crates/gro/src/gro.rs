@@ -7,6 +7,8 @@
 //!                                                 └─▶ the aggregate leaves; then as if not held
 //! ```
 //!
+//! The predicted packet of the expected flow is appended without a key.
+//!
 //! Every packet leaves after all packets of its flow that came before it.
 
 use towpath_wire::offload::LinkKind;
@@ -316,7 +318,8 @@ impl<S: Segment> Gro<S> {
         self.push_hashed::<L3, true>(packet, out);
     }
 
-    /// The second path: the predicted packet of any flow.
+    /// The second path: the predicted packet of any flow, found by its hash. `EXPECTS`: it tells
+    /// which flow is expected next.
     #[inline(always)]
     fn push_hashed<const L3: usize, const EXPECTS: bool>(&mut self, packet: S, out: &mut impl Sink<S>) {
         let (b, vlan) = (packet.head(), packet.vlan());

@@ -36,6 +36,11 @@
 //! with that header joins: no header is parsed, and the held packet is not read. Other packets go
 //! through the rules. Headers are rewritten once, when the aggregate leaves.
 //!
+//! Flows often come in the order in which they came before. Where packets are handles, each flow
+//! therefore names the one that is expected next, whose header is compared without a hash. Where
+//! expectations are mostly wrong there are none. Bursts in which nothing would merge need not be
+//! moved at all ([`Gro::pass_strangers`]).
+//!
 //! # Features
 //!
 //! `std` (default): a random [`GroConfig::seed`], and checksums by the instruction sets that the
