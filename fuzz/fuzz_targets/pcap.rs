@@ -1,5 +1,5 @@
-//! Any bytes as a capture file: it is read without a panic and to an end, and gives no more bytes than it has. Its frames are
-//! converted to Ethernet and to IP, and edited.
+//! Any bytes as a capture file: it is read without a panic and to an end, and gives no more bytes
+//! than it has. Its frames are converted to Ethernet and to IP, and edited.
 
 #![no_main]
 
@@ -21,7 +21,8 @@ static EDITS: LazyLock<Edits> = LazyLock::new(|| {
 fuzz_target!(|bytes: &[u8]| {
     let Ok(mut records) = Records::new(bytes) else { return };
     let mut total = 0;
-    // Every item but a wait passes over at least eight bytes, and a wait over at least one read or a thousand blocks.
+    // Every item but a wait passes over at least eight bytes, and a wait over at least one read or
+    // a thousand blocks.
     for _ in 0..=bytes.len() {
         match records.next() {
             Item::Packet(record) => {

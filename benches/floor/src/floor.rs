@@ -1,7 +1,8 @@
 //! The floor: each job for this one kind of packet, without rules, reasons, limits and counters.
 //!
-//! What is left is what no engine can leave out: to find the flow of a packet, to see that its header is the next one, to
-//! predict the one after it, to chain the packet. Packets, and the step that chains them, are towpath-packet's on both sides.
+//! What is left is what no engine can leave out: to find the flow of a packet, to see that its
+//! header is the next one, to predict the one after it, to chain the packet. Packets, and the step
+//! that chains them, are towpath-packet's on both sides.
 
 use crate::mix::HEADER;
 use crate::{PAYLOAD, Side};

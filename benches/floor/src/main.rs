@@ -2,8 +2,8 @@
 //!
 //!     floor gro|strangers ours|floor FLOWS BURST PACKETS
 //!
-//! Both sides of a job have the same packets, TCP/IPv4 with timestamps and trusted checksums, and leave the same number of
-//! them: the program prints it. `measured` is what is counted.
+//! Both sides of a job have the same packets, TCP/IPv4 with timestamps and trusted checksums, and
+//! leave the same number of them: the program prints it. `measured` is what is counted.
 
 mod floor;
 #[path = "../../peers/gro/engines/src/mix.rs"]
@@ -18,8 +18,8 @@ const PAYLOAD: usize = 1448;
 
 /// One side of a job.
 trait Side {
-    /// Takes all packets of a burst. Those of a flow are merged, in the order they came, and all leave to `out`, or stay in
-    /// the burst.
+    /// Takes all packets of a burst. Those of a flow are merged, in the order they came, and all
+    /// leave to `out`, or stay in the burst.
     fn push(&mut self, burst: &mut Batch, out: &mut Vec<Packet>);
 }
 

@@ -5,6 +5,7 @@ use crate::commands::plan;
 use crate::control::ask;
 use crate::control::fdb::{self, Addresses};
 use crate::control::request::{Answer, Request};
+use crate::naming::position;
 use crate::output::outln;
 use crate::run;
 use crate::units::grouped;
@@ -13,35 +14,18 @@ use std::process::ExitCode;
 use towpath::engine::bridge::{PortMode, StormLimits};
 use towpath::{Bridge, BridgePort, Directions, Forward, Opener, Role, StartError, Uri};
 
-/// The option of a port, of those that were given.
-struct PortOptions<'a> {
-    uris: &'a [Uri],
-}
-
-impl PortOptions<'_> {
-    /// Applies values to the ports that they name.
-    fn apply<X: Clone>(
-        &self,
-        option: &'static str,
-        values: &[Of<X>],
-        ports: &mut [BridgePort],
-        set: impl Fn(&mut BridgePort, X),
-    ) -> Result<(), StartError> {
-        for Of { port, value } in values {
-            let is_named = |uri: &Uri| [uri.as_str(), &uri.short(), uri.target()].contains(&port.as_str());
-            let mut named = (0..self.uris.len()).filter(|at| is_named(&self.uris[*at]));
-            match (named.next(), named.next()) {
-                (Some(at), None) => set(&mut ports[at], value.clone()),
-                (first, _) => {
-                    let known: Vec<_> = self.uris.iter().map(Uri::short).collect();
-                    let which = if first.is_some() { "names several ports" } else { "must name a port" };
-                    let rule = format!("{which} of the command: {}", known.join(", "));
-                    return Err(StartError::Value { what: option, value: port.clone(), rule });
-                }
-            }
-        }
-        Ok(())
+/// Applies the values of an option to the ports that they name.
+fn apply<X: Clone>(
+    option: &'static str,
+    values: &[Of<X>],
+    uris: &[Uri],
+    ports: &mut [BridgePort],
+    set: impl Fn(&mut BridgePort, X),
+) -> Result<(), StartError> {
+    for Of { port, value } in values {
+        set(&mut ports[position(uris, option, port)?], value.clone());
     }
+    Ok(())
 }
 
 /// `towpath bridge`.
@@ -52,18 +36,16 @@ pub(crate) fn bridge(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     let uris = args.ports.iter().map(|port| port.parse()).collect::<Result<Vec<Uri>, _>>()?;
     let mut ports = vec![BridgePort::default(); uris.len()];
-    let options = PortOptions { uris: &uris };
-    options.apply("access", &args.access, &mut ports, |port, vlan| port.mode = PortMode::Access(vlan.0))?;
-    options
-        .apply("trunk", &args.trunk, &mut ports, |port, vlans| port.mode = PortMode::Trunk { vlans, native: None })?;
-    options.apply("native", &args.native, &mut ports, |port, vlan| match &mut port.mode {
+    apply("access", &args.access, &uris, &mut ports, |port, vlan| port.mode = PortMode::Access(vlan.0))?;
+    apply("trunk", &args.trunk, &uris, &mut ports, |port, vlans| port.mode = PortMode::Trunk { vlans, native: None })?;
+    apply("native", &args.native, &uris, &mut ports, |port, vlan| match &mut port.mode {
         PortMode::Trunk { native, .. } => *native = Some(vlan.0),
         mode => *mode = PortMode::Access(vlan.0),
     })?;
-    options.apply("group", &args.group, &mut ports, |port, group| {
+    apply("group", &args.group, &uris, &mut ports, |port, group| {
         port.group = u16::try_from(group.0).unwrap_or(u16::MAX);
     })?;
-    options.apply("port-entries", &args.port_entries, &mut ports, |port, n| port.max_entries = Some(n.0))?;
+    apply("port-entries", &args.port_entries, &uris, &mut ports, |port, n| port.max_entries = Some(n.0))?;
     if let Some(pps) = args.storm {
         let pps = u32::try_from(pps).unwrap_or(u32::MAX);
         ports.iter_mut().for_each(|port| port.storm = StormLimits::all(pps));

@@ -2,6 +2,7 @@
 //!
 //! `docs/json.md` describes all records.
 
+use crate::output;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process;
@@ -68,9 +69,9 @@ pub(crate) fn time() -> f64 {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64()
 }
 
-/// Writes a line on standard output.
+/// Writes a line.
 fn write(record: &Record<'_>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output::lock();
     serde_json::to_writer(&mut out, record)?;
     writeln!(out)?;
     out.flush()

@@ -5,6 +5,7 @@
 //!   commands  the ports and routes of each command
 //!   router    several ports joined by an IP router
 //!   bridge    several ports joined by a learning bridge; the addresses that it knows
+//!   naming    a port of the command, by the names that options use
 //!   bind      binds a device to vfio-pci and restores its driver
 //!   kinds     the kinds of ports and their options: help, man pages, completion
 //!   probe     what a port can do;  findings: what its device lacks
@@ -14,6 +15,9 @@
 //!   run       start, watch, stop: common to all commands that move packets
 //!   sandbox   what of the sandbox is in force, for summary and probe
 //!   control   settings of the ports, changed while they run
+//!   server    the thread of a listening socket: --control and --metrics
+//!   state     the state of what runs, as a document
+//!   metrics   the same by HTTP, with a page;  top: in a terminal
 //!   json      the records of --json that are no measurements: start, error
 //!   tee       packets that are watched: --tee, 'towpath tee', Wireshark
 //!   live      the live view
@@ -41,6 +45,7 @@ mod live;
 mod measure;
 mod measured;
 mod metrics;
+mod naming;
 mod output;
 mod probe;
 mod report;

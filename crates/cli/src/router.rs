@@ -2,6 +2,7 @@
 
 use crate::args::{HopText, Of, RouteText, Router as Args, Subnet};
 use crate::commands::plan;
+use crate::naming::position;
 use crate::run;
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,20 +15,6 @@ use towpath::{
 /// The value of an option that breaks a rule.
 fn refuse<X>(what: &'static str, value: impl Into<String>, rule: impl Into<String>) -> Result<X, StartError> {
     Err(StartError::Value { what, value: value.into(), rule: rule.into() })
-}
-
-/// The position of the port that a text names.
-fn position(uris: &[Uri], option: &'static str, name: &str) -> Result<usize, StartError> {
-    let is_named = |uri: &Uri| [uri.as_str(), &uri.short(), uri.target()].contains(&name);
-    let mut named = (0..uris.len()).filter(|at| is_named(&uris[*at]));
-    match (named.next(), named.next()) {
-        (Some(at), None) => Ok(at),
-        (first, _) => {
-            let known: Vec<_> = uris.iter().map(Uri::short).collect();
-            let which = if first.is_some() { "names several ports" } else { "must name a port" };
-            refuse(option, name, format!("{which} of the command: {}", known.join(", ")))
-        }
-    }
 }
 
 /// Whether an address lies in a subnet.

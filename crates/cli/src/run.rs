@@ -27,8 +27,8 @@ pub(crate) fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<E
     watch(plan.prepare(a, b)?, args)
 }
 
-/// Gives up rights and runs what is ready until a signal, the time limit, or the end of the ports; prints the
-/// live view and the summary.
+/// Gives up rights and runs what is ready until a signal, the time limit, or the end of the ports;
+/// prints the live view and the summary.
 pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -92,7 +92,8 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
     Ok(if summary.failures().is_empty() && !tees_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Leaves the process what the ports, and the sockets of `--control` and `--metrics`, use from now on.
+/// Leaves the process what the ports, and the sockets of `--control` and `--metrics`, use from now
+/// on.
 fn enforce(needs: Needs, args: &Run) -> Result<Enforced, Box<dyn Error>> {
     let level = match args.sandbox {
         SandboxArg::Require => Level::Require,

@@ -62,9 +62,10 @@ fn three_hosts_on_a_bridge_reach_each_other_and_super_packets_pass_whole() {
     summary.is_clean();
     assert_eq!(summary.balance.split, 0, "super-packets pass whole");
     assert!(summary.balance.flooded > 0, "who has 10.0.0.2?");
-    // The third host gets what is flooded alone.
+    // The third host gets what is flooded alone. iperf3 ends as soon as it has passed its bytes to
+    // the kernel: some of them may not have left.
     let [one, _, third] = &summary.ports[..] else { panic!("{summary:#?}") };
-    assert!(one.rx.bytes > 128 << 20 && third.tx.bytes < 1 << 20, "{summary:#?}");
+    assert!(one.rx.bytes > 64 << 20 && third.tx.bytes < 1 << 20, "{summary:#?}");
     assert!(one.rx.bytes / one.rx.packets > 3000, "super-packets are used");
     let fdb = summary.fdb.unwrap();
     assert_eq!((&fdb["learned"], &fdb["moved"], &fdb["refused"]), (&3.into(), &0.into(), &0.into()));

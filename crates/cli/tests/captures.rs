@@ -2,28 +2,12 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use support::datapath::{Line, Summary, command, run};
+use support::files::Files;
 use support::traffic::{judged, ping, tcp, udp};
 use support::{Hosts, Namespace, Need, Towpath, needs, until};
-
-/// A directory for the files of one test.
-struct Files(tempfile::TempDir);
-
-impl Files {
-    fn new() -> Files {
-        Files(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_owned()
-    }
-}
 
 /// The bytes of the packets in a pcap file with this machine's byte order.
 fn packets(path: &Path) -> Vec<Vec<u8>> {
@@ -69,6 +53,23 @@ fn record(hosts: &Hosts, file: &Path, least: usize, traffic: impl FnOnce()) -> S
         received >= least as u64 || since.elapsed() > Duration::from_secs(5)
     });
     towpath.stop().code(0).summary()
+}
+
+#[test]
+fn a_capture_on_standard_output_is_whole_also_with_json_which_goes_to_standard_error() {
+    let done = run_bytes(&["record", "gen:count=5", "-", "--json"]);
+    let files = Files::new();
+    std::fs::write(files.path("out.pcap"), &done.stdout).unwrap();
+    assert_eq!(packets(&files.path("out.pcap")).len(), 5);
+    let text = String::from_utf8(done.stderr).unwrap();
+    let kinds: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(r#"{"type":""#)?.split('"').next()).collect();
+    assert_eq!((kinds.first(), kinds.last()), (Some(&"start"), Some(&"summary")), "{text}");
+}
+
+/// Runs the command; its output as it is.
+fn run_bytes(args: &[&str]) -> std::process::Output {
+    let mut command = command(args);
+    command.stdin(std::process::Stdio::null()).output().unwrap()
 }
 
 #[test]
@@ -238,7 +239,8 @@ fn a_capture_whose_last_write_fails_is_code_1_with_the_file_and_the_reason() {
     let files = Files::new();
     for format in ["pcap", "pcapng"] {
         let file = files.text(&format!("full.{format}"));
-        // No file may be longer than a block of 512 or 1024 bytes: the header fits, and little more.
+        // No file may be longer than a block of 512 or 1024 bytes: the header fits, and little
+        // more.
         let limited = "trap '' XFSZ; ulimit -f 1; exec \"$@\"";
         let towpath = command(&["gen", &format!("pcap:{file}"), "--count", "40", "--size", "500", "--json"]);
         let mut shell = std::process::Command::new("sh");

@@ -84,8 +84,8 @@ fn report(output: &Output, code: i32) -> Report {
 }
 
 impl Report {
-    /// Asserts what holds for every result: the counts of trials add up, and a lower bound of a goal
-    /// has no more loss in half of the time.
+    /// Asserts what holds for every result: the counts of trials add up, and a lower bound of a
+    /// goal has no more loss in half of the time.
     #[track_caller]
     fn is_sane(&self) {
         for result in &self.results {

@@ -7,9 +7,10 @@ use serde::Deserialize;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use support::datapath::{Finished, command, run};
+use support::files::Files;
 use support::process::files;
 use support::{Namespace, Need, Towpath, needs, succeed, until};
 
@@ -31,23 +32,6 @@ fn tees(finished: &Finished) -> Vec<TeeTotals> {
     finished.summary().is_balanced();
     let last = finished.stdout.lines().next_back().unwrap();
     serde_json::from_str::<Last>(last).unwrap().tees
-}
-
-/// A directory for the files of one test.
-struct Files(tempfile::TempDir);
-
-impl Files {
-    fn new() -> Files {
-        Files(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_owned()
-    }
 }
 
 /// An instance that moves packets until it is stopped, with a control socket, under all of the

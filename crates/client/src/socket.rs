@@ -218,8 +218,8 @@ impl Socket {
         }
         if n > 0 {
             self.completion.release();
-            // The waker's part of the pattern of `towpath_packet::notify`. A datapath that found the
-            // ring full has filled it before it set the flag.
+            // The waker's part of the pattern of `towpath_packet::notify`. A datapath that found
+            // the ring full has filled it before it set the flag.
             publish();
             if n + self.completion.waiting() >= self.completion.ring().size() && self.tx.ring().needs_wakeup() {
                 self.kick();
@@ -283,8 +283,8 @@ impl Socket {
         frame.ok_or_else(|| self.broken("a frame that it did not have"))
     }
 
-    /// Why the rings are of no use: a breach of the protocol, or the end of the session, after which
-    /// the datapath frees their pages. It shuts the connection down first.
+    /// Why the rings are of no use: a breach of the protocol, or the end of the session, after
+    /// which the datapath frees their pages. It shuts the connection down first.
     #[cold]
     fn broken(&self, what: &'static str) -> Error {
         self.drain().map_or_else(|ended| ended, |()| Error::Broken(what))

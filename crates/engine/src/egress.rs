@@ -1,12 +1,14 @@
-//! The sending half of a route or of a hub's port: what stands between packets and a transmit queue.
+//! The sending half of a route or of a hub's port: what stands between packets and a transmit
+//! queue.
 //!
 //! ```text
 //!   packets ─┬─ one needs software ─► SoftwareOffload ─► outgoing ─┬─► Linearizer ─► tx
 //!            └─ none does ─────────────────────────────────────────┘
 //! ```
 //!
-//! Order is kept, also through software offload, refusals and lost abilities. What the queue refuses
-//! stays where it is, in order: in the caller's batch, or in `outgoing` behind software offload.
+//! Order is kept, also through software offload, refusals and lost abilities. What the queue
+//! refuses stays where it is, in order: in the caller's batch, or in `outgoing` behind software
+//! offload.
 
 use crate::linearize::Linearizer;
 use crate::route::RouteConfig;

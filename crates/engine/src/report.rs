@@ -32,16 +32,56 @@ struct Members {
     gro: Vec<Arc<GroCounters>>,
     own_pools: Vec<Pool>,
     ext_buf_gauges: Vec<Arc<ExtBufGauge>>,
+    /// What ports counted that others of their names have replaced: GRO, and pages.
+    replaced: (GroReading, u64),
 }
 
-/// A port, and what earlier ports of its name counted.
+impl Members {
+    fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.own_pools.iter().chain(self.ports.iter().flat_map(|row| &row.pools))
+    }
+
+    fn gauges(&self) -> impl Iterator<Item = &ExtBufGauge> {
+        self.ext_buf_gauges.iter().chain(self.ports.iter().filter_map(|row| row.gauge.as_ref())).map(|gauge| &**gauge)
+    }
+
+    /// Keeps the numbers of a port that another one of its name replaces, and its memory as long as
+    /// packets lie in it.
+    fn retire(&mut self, row: Row) {
+        let (gro, pages) = self.replaced;
+        self.replaced.0 = row.gro.iter().fold(gro, |sum, engine| sum.plus(engine.read()));
+        self.replaced.0.bypassed_engines = 0;
+        self.own_pools.extend(row.pools.into_iter().filter(|pool| away(pool) > 0));
+        match row.gauge {
+            Some(gauge) if gauge.in_use() > 0 => self.ext_buf_gauges.push(gauge),
+            Some(gauge) => self.replaced.1 = pages + gauge.attached(),
+            None => {}
+        }
+    }
+}
+
+/// Chunks of a pool that are not free.
+fn away(pool: &Pool) -> usize {
+    let stats = pool.stats();
+    stats.capacity - stats.free
+}
+
+/// A port, and what earlier ports of its name counted. What was attached has its GRO stages and its
+/// memory here, so that they go with it.
 #[derive(Debug)]
 struct Row {
     port: PortMeter,
     earlier: Option<PortReading>,
+    gro: Vec<Arc<GroCounters>>,
+    pools: Vec<Pool>,
+    gauge: Option<Arc<ExtBufGauge>>,
 }
 
 impl Row {
+    fn new(port: PortMeter) -> Row {
+        Row { port, earlier: None, gro: Vec::new(), pools: Vec::new(), gauge: None }
+    }
+
     fn read(&self) -> PortReading {
         let reading = self.port.read();
         self.earlier.as_ref().map_or(reading.clone(), |earlier| PortReading {
@@ -105,7 +145,7 @@ impl PortMeter {
 impl Meter {
     /// A meter; its clock starts now.
     pub fn new(ports: Vec<PortMeter>, pool: Pool) -> Meter {
-        let ports = ports.into_iter().map(|port| Row { port, earlier: None }).collect();
+        let ports = ports.into_iter().map(Row::new).collect();
         let members = Members { ports, ..Members::default() };
         Meter { members: Arc::new(RwLock::new(members)), routes: Vec::new(), pool, started: Instant::now() }
     }
@@ -137,7 +177,7 @@ impl Meter {
 
     /// The common pool, then those that belong to ports.
     pub fn pools(&self) -> Vec<PoolStats> {
-        self.with(|members| std::iter::once(&self.pool).chain(&members.own_pools).map(Pool::stats).collect())
+        self.with(|members| std::iter::once(&self.pool).chain(members.pools()).map(Pool::stats).collect())
     }
 
     /// Adds the counters of GRO stages.
@@ -152,7 +192,11 @@ impl Meter {
         self.with(|members| Reading {
             elapsed: self.started.elapsed(),
             ports: members.ports.iter().map(Row::read).collect(),
-            gro: members.gro.iter().fold(GroReading::default(), |sum, engine| sum.plus(engine.read())),
+            gro: members
+                .gro
+                .iter()
+                .chain(members.ports.iter().flat_map(|row| &row.gro))
+                .fold(members.replaced.0, |sum, engine| sum.plus(engine.read())),
         })
     }
 
@@ -160,14 +204,17 @@ impl Meter {
     /// queues. It continues the line of an earlier port of the same name.
     pub fn attach(&self, port: PortMeter, gro: Vec<Arc<GroCounters>>, memory: Vec<RxMemory>) {
         self.change(|members| {
-            match members.ports.iter_mut().find(|row| row.port.name == port.name) {
-                Some(row) => *row = Row { earlier: Some(row.read()), port },
-                None => members.ports.push(Row { port, earlier: None }),
-            }
-            members.gro.extend(gro);
-            for memory in memory {
-                members.own_pools.extend(memory.pool);
-                members.ext_buf_gauges.extend(memory.ext_bufs);
+            // The gauge is that of all queues.
+            let gauge = memory.iter().find_map(|memory| memory.ext_bufs.clone());
+            let pools = memory.into_iter().filter_map(|memory| memory.pool).collect();
+            let mut new = Row { gro, pools, gauge, ..Row::new(port) };
+            match members.ports.iter_mut().find(|row| row.port.name == new.port.name) {
+                Some(row) => {
+                    new.earlier = Some(row.read());
+                    let old = std::mem::replace(row, new);
+                    members.retire(old);
+                }
+                None => members.ports.push(new),
             }
         });
     }
@@ -188,22 +235,18 @@ impl Meter {
 
     /// Pages of applications' memory that were taken into packets.
     pub fn pages(&self) -> u64 {
-        self.with(|members| members.ext_buf_gauges.iter().map(|gauge| gauge.attached()).sum())
+        self.with(|members| members.replaced.1 + members.gauges().map(ExtBufGauge::attached).sum::<u64>())
     }
 
     /// Pages of applications' memory that are not returned. Exact only once every worker has
     /// stopped.
     pub fn pages_away(&self) -> u64 {
-        self.with(|members| members.ext_buf_gauges.iter().map(|gauge| gauge.in_use()).sum())
+        self.with(|members| members.gauges().map(ExtBufGauge::in_use).sum())
     }
 
     /// Chunks of all pools that are not free. Exact only once every worker has stopped.
     pub fn buffers_away(&self) -> usize {
-        let away = |pool: &Pool| {
-            let stats = pool.stats();
-            stats.capacity - stats.free
-        };
-        away(&self.pool) + self.with(|members| members.own_pools.iter().map(away).sum::<usize>())
+        away(&self.pool) + self.with(|members| members.pools().map(away).sum::<usize>())
     }
 
     /// Times that the pool had fewer free buffers than requested.
@@ -480,6 +523,28 @@ mod tests {
             assert_eq!(n, expected as u64, "{bound}");
         }
         assert_eq!(counters.read().bytes, sizes.iter().sum::<usize>() as u64);
+    }
+
+    #[test]
+    fn a_port_that_is_attached_again_continues_its_line_and_leaves_nothing_behind() {
+        let pool = || Pool::new(towpath_packet::PoolConfig::default().capacity(8).chunk(256)).unwrap();
+        let meter = Meter::new(Vec::new(), pool());
+        for _ in 0..100 {
+            let (rx, gro, gauge) = (Arc::new(Counters::default()), Arc::new(GroCounters::default()), Arc::default());
+            rx.moved(3, 180);
+            gro.packets.store(2, Relaxed);
+            ExtBufGauge::attach(&gauge, 5);
+            gauge.free(5);
+            let (tx, routes, edge) = (Vec::new(), Vec::new(), None);
+            let port = PortMeter { name: "tap:a".into(), rx: vec![rx], tx, routes, edge };
+            // Two queues have one gauge.
+            let memory = [RxMemory::own_pool(pool()), RxMemory::ext_bufs(gauge.clone()), RxMemory::ext_bufs(gauge)];
+            meter.attach(port, vec![gro], memory.into());
+        }
+        let reading = meter.read();
+        assert_eq!((reading.ports.len(), reading.ports[0].rx.packets, reading.gro.packets), (1, 300, 200));
+        assert_eq!((meter.pages(), meter.pages_away(), meter.buffers_away()), (500, 0, 0));
+        assert_eq!(meter.pools().len(), 2, "the common pool, and that of the last port");
     }
 
     #[test]

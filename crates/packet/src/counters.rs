@@ -1,5 +1,5 @@
-//! The counters of a queue, the reasons for which packets are dropped, and the places where they are
-//! lost before a queue has them or after it sent them.
+//! The counters of a queue, the reasons for which packets are dropped, and the places where they
+//! are lost before a queue has them or after it sent them.
 //!
 //! One writer (the thread that runs the queue), any number of readers (the live display, the
 //! summary). An addition is a plain load and store, without a locked instruction. A reader may see
@@ -253,7 +253,8 @@ impl Counters {
         add(&self.drops[reason as usize], n);
     }
 
-    /// A packet, which the caller still has, is dropped. The [watch](Counters::watch_drops) sees it.
+    /// A packet, which the caller still has, is dropped. The [watch](Counters::watch_drops) sees
+    /// it.
     #[cold]
     pub fn dropped_packet(&self, reason: DropReason, packet: &Packet) {
         self.dropped(reason, 1);

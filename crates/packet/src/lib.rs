@@ -41,9 +41,9 @@
 //!   where a pointer goes.
 //!
 //! `unsafe` lives in `batch`, `buf`, `extbuf`, `in_flight`, `indirect`, `meta`, `owned`, `packet`,
-//! `pool`, `record_ring`, `region`, `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`; everything that they
-//! export is safe to call, except [`Pool::in_region`], [`Region::from_memfd_at`] and
-//! [`RegionHandle::memfd`].
+//! `pool`, `record_ring`, `region`, `spsc`, `take_cell`, `untrusted` and `xsk_ring::mapped`;
+//! everything that they export is safe to call, except [`Pool::in_region`],
+//! [`Region::from_memfd_at`] and [`RegionHandle::memfd`].
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

@@ -8,11 +8,13 @@ mod counting;
 mod files;
 mod frames;
 mod needs;
+mod wait;
 
 pub use counting::{Counting, allocations};
 pub use files::{lingering, sealed_memory, silent_file};
 pub use frames::addressed;
 pub use needs::{Need, all_required, needs, skip};
+pub use wait::{PATIENCE, until};
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

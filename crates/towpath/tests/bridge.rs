@@ -1,81 +1,35 @@
 //! The bridge beside the kernel's: the same frames in the same order through both, and what comes
 //! out of which port is the same. And ports that come and go under traffic.
 
+#[path = "support/tap.rs"]
+mod tap;
+
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
+use tap::Tap;
 use towpath::engine::bridge::{PortMode, StormLimits, VlanSet};
 use towpath::{Bridge, BridgePort, Opener, Role, Running};
-use towpath_testing::{Namespace, Need, needs, skip};
+use towpath_testing::{Namespace, Need, PATIENCE, needs, skip, until};
 
-/// Time limit of a wait.
-const PATIENCE: Duration = Duration::from_secs(60);
 const PORTS: usize = 4;
-
-/// Waits until `what` is the case.
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// A tap whose other side is a port of a bridge: what is written arrives there, and what leaves there
-/// is read.
-struct Tap(File);
-
-impl Tap {
-    fn new(ns: &Namespace, name: &str) -> Tap {
-        let file = ns.inside(|| {
-            // SAFETY: the path is a string with a zero at its end.
-            let fd = unsafe { libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC) };
-            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-            // SAFETY: the descriptor was just opened, and has no other owner.
-            let file = unsafe { File::from_raw_fd(fd) };
-            let mut request = [0u8; 40];
-            request[..name.len()].copy_from_slice(name.as_bytes());
-            // IFF_TAP and IFF_NO_PI, behind the name.
-            request[16..18].copy_from_slice(&0x1002u16.to_ne_bytes());
-            // SAFETY: TUNSETIFF reads and writes an `ifreq`, which has 40 bytes.
-            let set = unsafe { libc::ioctl(file.as_raw_fd(), 0x4004_54ca, request.as_mut_ptr()) };
-            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
-            file
-        });
-        ns.ip(&format!("link set {name} up"));
-        Tap(file)
-    }
-
-    fn send(&mut self, frame: &[u8]) {
-        self.0.write_all(frame).unwrap();
-    }
-
-    /// The frames of the test that have left since the last call.
-    fn received(&mut self) -> Vec<Vec<u8>> {
-        let (mut frames, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-        loop {
-            match self.0.read(&mut buffer) {
-                Ok(n) => frames.extend(is_ours(&buffer[..n]).then(|| buffer[..n].to_vec())),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return frames,
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-}
 
 /// The type of the test's frames, behind up to two tags.
 fn is_ours(frame: &[u8]) -> bool {
     frame.get(12..frame.len().min(26)).is_some_and(|types| types.windows(2).step_by(2).any(|two| two == [0x88, 0xb5]))
 }
 
+/// The frames of the test that have left a tap since the last call.
+fn ours(tap: &mut Tap) -> Vec<Vec<u8>> {
+    let mut frames = tap.received();
+    frames.retain(|frame| is_ours(frame));
+    frames
+}
+
 /// Taps in a namespace without other traffic.
 fn taps(ns: &Namespace) -> Vec<Tap> {
     ns.set("ipv6/conf/all/disable_ipv6", "1");
     ns.set("ipv6/conf/default/disable_ipv6", "1");
-    (0..PORTS).map(|n| Tap::new(ns, &format!("t{n}"))).collect()
+    (0..PORTS).map(|n| Tap::new(ns, &format!("t{n}"), "")).collect()
 }
 
 /// A small generator of random numbers (splitmix64).
@@ -123,7 +77,7 @@ type Departures = BTreeSet<(usize, Vec<u8>)>;
 
 fn collect(taps: &mut [Tap], into: &mut Departures) {
     for (port, tap) in taps.iter_mut().enumerate() {
-        for frame in tap.received() {
+        for frame in ours(tap) {
             assert!(into.insert((port, frame)), "a frame left twice by port {port}");
         }
     }
@@ -296,7 +250,7 @@ fn ports_are_attached_and_detached_under_traffic_and_one_that_is_deleted_leaves_
     }
     let mut received = 0;
     until("all frames arrive", || {
-        received += taps[1].received().len();
+        received += ours(&mut taps[1]).len();
         received == sent
     });
     let twice = bridge.attach(BridgePort::named("packet:t3"), open_again(2)).unwrap_err().to_string();
@@ -313,7 +267,7 @@ fn ports_are_attached_and_detached_under_traffic_and_one_that_is_deleted_leaves_
     drop(taps.pop());
     until("it left", || bridge.ports()[3].lost.is_some());
     taps[0].send(&frame(2, 1));
-    until("the others go on", || !taps[1].received().is_empty());
+    until("the others go on", || !ours(&mut taps[1]).is_empty());
     let summary = running.stop();
     let failures: Vec<_> = summary.failures().iter().map(ToString::to_string).collect();
     assert_eq!(failures.len(), 1, "{failures:?}");

@@ -2,22 +2,8 @@
 //! its control ports are in, and what is for the router itself reaches that kernel.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 use towpath::{Opener, Role, Router, RouterInterface, RouterPorts, Running};
-use towpath_testing::{Namespace, Need, needs};
-
-/// Time limit of a wait.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until `what` is the case.
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+use towpath_testing::{Namespace, Need, needs, until};
 
 /// A cable between two hosts' namespaces, or a host and a router's side: `a` in `left`, `b` in
 /// `right`.

@@ -13,71 +13,33 @@
 //! | identification and flow label of its own packets | random | counted, 0 | nothing depends on them |
 //! | to a link-local address of another host | by the same link | dropped as `martian` | such packets are not routed (RFC 4291 section 2.5.6) |
 
-use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+#[path = "support/tap.rs"]
+mod tap;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
+use tap::Tap;
 use towpath::engine::router::{Action, Hop};
 use towpath::wire::{checksum, ipv4};
 use towpath::{Opener, Role, Router, RouterInterface, RouterPorts, RouterRoute, Running};
-use towpath_testing::{Namespace, Need, needs};
+use towpath_testing::{Namespace, Need, PATIENCE, needs, until};
 
-/// Time limit of a wait.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The router's interfaces, and a host behind each.
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0xa, 0], [2, 0, 0, 0, 0xa, 1]];
 const HOSTS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0xb, 0], [2, 0, 0, 0, 0xb, 1]];
 const MTUS: [u32; 2] = [1500, 1280];
 
-/// Waits until `what` is the case.
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+/// A tap whose other side is interface `n` of a router.
+fn tap(ns: &Namespace, n: usize) -> Tap {
+    let [a, b, c, d, e, f] = MACS[n];
+    let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+    Tap::new(ns, &format!("t{n}"), &format!("address {mac} mtu {}", MTUS[n]))
 }
 
-/// A tap whose other side is an interface of a router.
-struct Tap(File);
-
-impl Tap {
-    fn new(ns: &Namespace, n: usize) -> Tap {
-        let name = format!("t{n}");
-        let file = ns.inside(|| {
-            // SAFETY: the path is a string with a zero at its end.
-            let fd = unsafe { libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC) };
-            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-            // SAFETY: the descriptor was just opened, and has no other owner.
-            let file = unsafe { File::from_raw_fd(fd) };
-            let mut request = [0u8; 40];
-            request[..name.len()].copy_from_slice(name.as_bytes());
-            // IFF_TAP and IFF_NO_PI, behind the name.
-            request[16..18].copy_from_slice(&0x1002u16.to_ne_bytes());
-            // SAFETY: TUNSETIFF reads and writes an `ifreq`, which has 40 bytes.
-            let set = unsafe { libc::ioctl(file.as_raw_fd(), 0x4004_54ca, request.as_mut_ptr()) };
-            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
-            file
-        });
-        let [a, b, c, d, e, f] = MACS[n];
-        ns.ip(&format!("link set {name} address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} mtu {}", MTUS[n]));
-        ns.ip(&format!("link set {name} up"));
-        Tap(file)
-    }
-
-    /// What has left since the last call, without what a kernel sends by itself.
-    fn received(&mut self) -> Vec<Vec<u8>> {
-        let (mut frames, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-        loop {
-            match self.0.read(&mut buffer) {
-                Ok(n) => frames.extend(is_ours(&buffer[..n]).then(|| normal(&buffer[..n]))),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return frames,
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
+/// What has left since the last call, without what a kernel sends by itself.
+fn received(tap: &mut Tap) -> Vec<Vec<u8>> {
+    let frames = tap.received().into_iter();
+    frames.filter(|frame| is_ours(frame)).map(|frame| normal(&frame)).collect()
 }
 
 /// Neither group membership nor router discovery.
@@ -113,7 +75,7 @@ fn v6(text: &str) -> Ipv6Addr {
 
 /// The kernel as the router.
 fn theirs(ns: &Namespace) -> Vec<Tap> {
-    let taps: Vec<Tap> = (0..2).map(|n| Tap::new(ns, n)).collect();
+    let taps: Vec<Tap> = (0..2).map(|n| tap(ns, n)).collect();
     for (setting, value) in [
         ("ipv4/ip_forward", "1"),
         ("ipv6/conf/all/forwarding", "1"),
@@ -147,7 +109,7 @@ fn theirs(ns: &Namespace) -> Vec<Tap> {
 fn ours(ns: &Namespace) -> (Vec<Tap>, Running) {
     ns.set("ipv6/conf/all/disable_ipv6", "1");
     ns.set("ipv6/conf/default/disable_ipv6", "1");
-    let taps: Vec<Tap> = (0..2).map(|n| Tap::new(ns, n)).collect();
+    let taps: Vec<Tap> = (0..2).map(|n| tap(ns, n)).collect();
     let mut opener = Opener::new();
     let mut router = Router::default();
     let mut ports = Vec::new();
@@ -401,9 +363,9 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Sends frames one by one through both, and compares what leaves.
 ///
-/// The kernel paces errors about routes (`net.ipv4.route.error_cost`, which namespaces do not have).
-/// With `patient` the packet is sent to it again until it answers, otherwise its silence is no
-/// difference.
+/// The kernel paces errors about routes (`net.ipv4.route.error_cost`, which namespaces do not
+/// have). With `patient` the packet is sent to it again until it answers, otherwise its silence is
+/// no difference.
 fn compare(frames: Vec<(String, Vec<u8>)>, patient: bool) {
     let (kernel, mine) = (Namespace::new("kernel"), Namespace::new("ours"));
     let mut their_taps = theirs(&kernel);
@@ -411,7 +373,7 @@ fn compare(frames: Vec<(String, Vec<u8>)>, patient: bool) {
     let balance = || running.meter().read().balance();
     let collect = |taps: &mut [Tap]| {
         let mut all: Vec<(usize, Vec<u8>)> = Vec::new();
-        taps.iter_mut().enumerate().for_each(|(n, tap)| all.extend(tap.received().into_iter().map(|f| (n, f))));
+        taps.iter_mut().enumerate().for_each(|(n, tap)| all.extend(received(tap).into_iter().map(|f| (n, f))));
         all.sort();
         all
     };
@@ -419,8 +381,8 @@ fn compare(frames: Vec<(String, Vec<u8>)>, patient: bool) {
     let (mut wrong, mut left) = (Vec::new(), 0);
     for (name, frame) in frames {
         let before = balance().received;
-        (&their_taps[0].0).write_all(&frame).unwrap();
-        (&our_taps[0].0).write_all(&frame).unwrap();
+        their_taps[0].send(&frame);
+        our_taps[0].send(&frame);
         until("the frame is handled", || balance().received == before + 1 && balance().in_flight() == 0);
         let ours = collect(&mut our_taps);
         let mut kernels = collect(&mut their_taps);
@@ -435,7 +397,7 @@ fn compare(frames: Vec<(String, Vec<u8>)>, patient: bool) {
         let began = Instant::now();
         while is_paced && patient && kernels.is_empty() && began.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(500));
-            (&their_taps[0].0).write_all(&frame).unwrap();
+            their_taps[0].send(&frame);
             kernels.extend(collect(&mut their_taps));
         }
         left += ours.len();

@@ -15,8 +15,9 @@
 //!
 //! A lookup reads one line of the root, and two for each level of nodes: at most two levels for
 //! IPv4, six for a /64. A node has the space of one line, and its values are as many as its
-//! children have different neighbours (a poptrie, Asai and Ohara 2015). Building takes a fraction of
-//! a second for a million prefixes, so that a changed set is built anew and replaces the old one.
+//! children have different neighbours (a poptrie, Asai and Ohara 2015). Building takes a fraction
+//! of a second for a million prefixes, so that a changed set is built anew and replaces the old
+//! one.
 //!
 //! The only module that allocates: it needs the feature `std`.
 
@@ -100,8 +101,8 @@ impl<K: Key> Default for Lpm<K> {
 
 impl<K: Key> Lpm<K> {
     /// A map of distinct prefixes: the first address, the length, and the value, at most
-    /// [`MAX_VALUE`]. Bits of the address behind the length are ignored, and a prefix that is longer
-    /// than an address is left out.
+    /// [`MAX_VALUE`]. Bits of the address behind the length are ignored, and a prefix that is
+    /// longer than an address is left out.
     pub fn new(prefixes: impl IntoIterator<Item = (K, u8, u32)>) -> Lpm<K> {
         let ranges = prefixes.into_iter().filter_map(|(address, len, value)| {
             let free = K::BITS.checked_sub(len.into())?;

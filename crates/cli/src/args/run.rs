@@ -26,7 +26,7 @@ pub(crate) struct Run {
     /// There is no authentication: what can connect can read
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<Address>,
-    /// Copy what passes to a file (pcapng; pcap if it ends in .pcap) or a port, and never slow it: 'FILE|PORT', then
+    /// Copy what passes to a file (pcapng; pcap if it ends in .pcap) or a port, without a wait for it: 'FILE|PORT', then
     /// options: ';at=rx|tx|both;port=NAME;snaplen=96;ring=4M;filter=tcp port 80'; may be repeated
     #[arg(long, value_name = "SINK[;OPTIONS]", help_heading = "Watching")]
     pub(crate) tee: Vec<TeeSpec>,

@@ -1,7 +1,8 @@
-//! The end of a bench before its time: at the first ^C it prints what it has, the second one ends the process.
+//! The end of a bench before its time: at the first ^C it prints what it has, the second one ends
+//! the process.
 //!
-//! A bench asks between its measurements. It finishes the round that it is in, or leaves out what has
-//! no round yet.
+//! A bench asks between its measurements. It finishes the round that it is in, or leaves out what
+//! has no round yet.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;

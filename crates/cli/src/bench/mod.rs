@@ -92,9 +92,9 @@ struct Headed<'r, R> {
     report: &'r R,
 }
 
-/// Prints a report: as one JSON object that begins with `machine`, `counted` and `partial`, or these
-/// as the first lines and `print` after them. `counted` says what is counted, and where. With `--svg`
-/// the report is also drawn.
+/// Prints a report: as one JSON object that begins with `machine`, `counted` and `partial`, or
+/// these as the first lines and `print` after them. `counted` says what is counted, and where. With
+/// `--svg` the report is also drawn.
 fn show<R: Serialize>(
     json: bool,
     counted: &str,

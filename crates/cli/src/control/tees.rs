@@ -1,8 +1,8 @@
 //! Connections that watch packets: each is the stream of a tee.
 //!
-//! The tee's thread writes to the connection and waits for it; nothing else does. A client that does
-//! not read misses packets. One that is dead or shuts its side down ends its tee. At the end of the
-//! command each connection has [`PATIENCE`] to take what is left.
+//! The tee's thread writes to the connection and waits for it; nothing else does. A client that
+//! does not read misses packets. One that is dead or shuts its side down ends its tee. At the end
+//! of the command each connection has [`PATIENCE`] to take what is left.
 
 use super::Service;
 use super::request::{Answer, TeeRequest, line};

@@ -9,8 +9,8 @@ use towpath::ports::kind::Kind;
 
 /// Behind the script of clap, which knows commands and flags.
 ///
-/// Outside of quotes, bash breaks words at colons and equals signs: the word is taken from the line,
-/// and only what stands behind the last break is replaced.
+/// Outside of quotes, bash breaks words at colons and equals signs: the word is taken from the
+/// line, and only what stands behind the last break is replaced.
 pub(crate) const BASH: &str = r#"
 _towpath_words() {
     _towpath "$@"

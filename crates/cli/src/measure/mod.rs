@@ -7,8 +7,8 @@
 //! | `rig` | the ports, and a trial |
 //! | `report` | the result, for people and machines |
 //!
-//! A trial whose packets were not all sent says nothing good of the device: they count as lost, and the
-//! trial is named as limited by the generator. Such a trial is repeated where it came near.
+//! A trial whose packets were not all sent says nothing good of the device: they count as lost, and
+//! the trial is named as limited by the generator. Such a trial is repeated where it came near.
 
 mod goal;
 mod report;

@@ -5,8 +5,8 @@
 //!   gen: checks ◄── A ◄──────────────────────────── B ◄── gen:       with --bidirectional; otherwise to be learned
 //! ```
 //!
-//! Ports and workers are started once, and the process gives up its rights then. A packet of a trial
-//! has its number and direction, so that none is counted for another trial.
+//! Ports and workers are started once, and the process gives up its rights then. A packet of a
+//! trial has its number and direction, so that none is counted for another trial.
 
 use crate::args::{IdleArg, Measure};
 use std::error::Error;

@@ -9,8 +9,8 @@
 //!   a load is tried again until it is decided
 //! ```
 //!
-//! As MLRsearch does it: an upper bound is the lowest load that is one, and a lower bound counts below
-//! it only. A device whose loss falls with the load has more of them; the first one counts.
+//! As MLRsearch does it: an upper bound is the lowest load that is one, and a lower bound counts
+//! below it only. A device whose loss falls with the load has more of them; the first one counts.
 //! The search ends: a load is decided after finitely many trials, and each decided load narrows the
 //! bounds or moves one of them by twice the distance of the last move.
 

@@ -1,8 +1,8 @@
 //! The text formats: OpenMetrics 1.0, and the older one of Prometheus (0.0.4).
 //!
-//! They differ in the names of families (`# TYPE towpath_x counter` for samples of `towpath_x_total`,
-//! where the older format has `towpath_x_total` in both places), in the type `info`, and in `# UNIT`
-//! and `# EOF`, which are OpenMetrics'.
+//! They differ in the names of families (`# TYPE towpath_x counter` for samples of
+//! `towpath_x_total`, where the older format has `towpath_x_total` in both places), in the type
+//! `info`, and in `# UNIT` and `# EOF`, which are OpenMetrics'.
 
 use super::table::{Kind, METRICS, Metric};
 use crate::state::State;

@@ -1,9 +1,10 @@
 //! HTTP/1.1, as far as it is needed: `GET` and `HEAD` of three paths, a connection for each.
 //!
 //! A request with a body, or another method, is refused. A page of another site can't read an
-//! answer: there is no CORS header. A name of another site that resolves to the loopback (DNS rebinding) is
-//! refused by its `Host`: on the loopback it must be an address or `localhost`. Elsewhere all
-//! names are accepted, because what reaches the address can read it by the address as well.
+//! answer: there is no CORS header. A name of another site that resolves to the loopback (DNS
+//! rebinding) is refused by its `Host`: on the loopback it must be an address or `localhost`.
+//! Elsewhere all names are accepted, because what reaches the address can read it by the address as
+//! well.
 
 use super::format::{Format, text};
 use crate::control::Service;
@@ -139,7 +140,8 @@ fn is_local(host: &str) -> bool {
     name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
 }
 
-/// The format that a client prefers: OpenMetrics if it asks for it, and no less than for plain text.
+/// The format that a client prefers: OpenMetrics if it asks for it, and no less than for plain
+/// text.
 fn accepted(accept: &str) -> Format {
     let quality = |wanted: &str| {
         let of = |range: &str| {

@@ -16,8 +16,8 @@
 //! | `page.html` | the page; it shows what `/state` answers |
 //!
 //! One thread serves a bounded number of clients (`server`), whose requests are at most 8 KiB long.
-//! Nothing can be changed by HTTP. There is no authentication: the address decides what can connect, and
-//! is that of the loopback unless another one is named.
+//! Nothing can be changed by HTTP. There is no authentication: the address decides what can
+//! connect, and is that of the loopback unless another one is named.
 
 mod address;
 mod format;

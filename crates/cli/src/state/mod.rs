@@ -82,7 +82,8 @@ pub(crate) struct Port {
     pub(crate) mac: Option<String>,
     pub(crate) interface: Option<String>,
     pub(crate) netns: Option<String>,
-    /// `up`, `down`, `done` or `gone`, as the workers saw it last.
+    /// `up`, `down`, `done` or `gone`, as the workers saw it last; `unknown` of bridges and
+    /// routers.
     pub(crate) link: String,
     pub(crate) rx: Direction,
     pub(crate) tx: Direction,

@@ -17,8 +17,8 @@
 //! | `keys` | bytes of a keyboard as [`Key`](keys::Key)s |
 //!
 //! The terminal is read here and not by a library of events: reading must end when the terminal is
-//! gone. The document is fetched on another thread, so that keys work while an instance does not answer.
-//! When the instance ends, the last picture stays, and says so.
+//! gone. The document is fetched on another thread, so that keys work while an instance does not
+//! answer. When the instance ends, the last picture stays, and says so.
 
 mod app;
 mod keys;

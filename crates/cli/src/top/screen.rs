@@ -1,7 +1,8 @@
 //! The terminal: raw mode and the alternate screen, restored whatever happens.
 //!
-//! The terminal is restored when the [`Screen`] is dropped: at the end, after an error, after a signal (which sets a flag),
-//! and when a panic unwinds. A panic's message is printed after that, by the hook.
+//! The terminal is restored when the [`Screen`] is dropped: at the end, after an error, after a
+//! signal (which sets a flag), and when a panic unwinds. A panic's message is printed after that,
+//! by the hook.
 
 use super::app::App;
 use super::keys::{Key, keys};

@@ -5,6 +5,7 @@
 //!   namespace   ip netns, deleted on drop; the rule for tests that a machine can't run
 //!   control_group  a limit of memory
 //!   datapath    the running `towpath`, ended on drop; its summary
+//!   files       a directory of a test
 //!   front_end   a vhost-user front end with one pair of queues
 //!   guests      hostile front ends, in processes of `strangers`
 //!   hosts       two isolated hosts
@@ -21,6 +22,7 @@
 
 pub(crate) mod control_group;
 pub(crate) mod datapath;
+pub(crate) mod files;
 pub(crate) mod front_end;
 pub(crate) mod guests;
 pub(crate) mod hosts;

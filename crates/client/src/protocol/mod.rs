@@ -20,8 +20,8 @@
 //! ```
 //!
 //! Every message is one record with its descriptors (`SCM_RIGHTS`), with integers in little endian.
-//! The memory is a memfd that is sealed against shrinking, and of which all pages exist. The rings lie in one memfd of the
-//! datapath, each as AF_XDP lays them out ([`Layout`]).
+//! The memory is a memfd that is sealed against shrinking, and of which all pages exist. The rings
+//! lie in one memfd of the datapath, each as AF_XDP lays them out ([`Layout`]).
 //!
 //! **Chunks.** The memory is an array of chunks of equal size. A chunk belongs to the application
 //! until its descriptor is in the TX ring or its address in the FILL ring, and again once it has

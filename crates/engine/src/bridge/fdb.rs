@@ -58,8 +58,8 @@ impl Key {
     /// No key: nothing is found under it.
     pub const ZERO: Key = Key(0);
 
-    /// The key of an address; `mac` has it in its low 48 bits, as read from the frame. A bridge that
-    /// ignores VLANs uses 0.
+    /// The key of an address; `mac` has it in its low 48 bits, as read from the frame. A bridge
+    /// that ignores VLANs uses 0.
     #[inline]
     pub fn new(vlan: u16, mac: u64) -> Key {
         Key(USED | u64::from(vlan & 0xfff) << 48 | (mac & 0xffff_ffff_ffff))
@@ -454,8 +454,8 @@ impl Fdb {
         Duration::from_millis(self.ageing.load(Relaxed).saturating_mul(1000) / TICKS)
     }
 
-    /// Limits the entries of a port; `None`: only the limit of the table. Entries beyond a new limit
-    /// stay until they age.
+    /// Limits the entries of a port; `None`: only the limit of the table. Entries beyond a new
+    /// limit stay until they age.
     pub fn set_port_limit(&self, port: usize, limit: Option<u32>) {
         if let Some(port) = self.ports.get(port) {
             port.limit.store(limit.unwrap_or(u32::MAX), Relaxed);

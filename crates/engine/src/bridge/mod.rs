@@ -337,7 +337,7 @@ impl Bridge {
                 None => return,
             }
         }
-        ports.send(to, packet);
+        ports.send(ingress, to, packet);
     }
 
     /// Gives a packet the tag that it leaves with. A packet that can't have it is dropped by name.
@@ -483,7 +483,7 @@ impl Switch for Bridge {
             self.decide::<false, R, T>(ingress, burst, ports, tick)
         };
         if let Some(port) = common {
-            return ports.send_all(port, burst);
+            return ports.send_all(ingress, port, burst);
         }
         let mut packets = std::mem::take(burst);
         for (at, packet) in packets.drain_front(n).enumerate() {

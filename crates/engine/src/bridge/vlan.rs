@@ -158,8 +158,8 @@ impl Membership {
         self.vlans.contains(vlan)
     }
 
-    /// The tag of a received frame inside the bridge: its VLAN, and its priority; `None` if the port
-    /// is no member. `tci`: the tag that it has, if any.
+    /// The tag of a received frame inside the bridge: its VLAN, and its priority; `None` if the
+    /// port is no member. `tci`: the tag that it has, if any.
     #[inline]
     pub(super) fn classify(&self, tci: Option<u16>) -> Option<u16> {
         let tci = tci.unwrap_or(0);

@@ -38,7 +38,6 @@ pub use control::{HubControl, Left};
 pub use port::HubPort;
 pub use ports::Ports;
 
-use crate::report::GroCounters;
 use crate::route::Limit;
 use crate::worker::{Ending, Task};
 use control::{Command, Inbox};
@@ -131,11 +130,6 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
     /// Adds a port before the hub runs. A number is used once at a time.
     pub fn add(&mut self, number: usize, port: HubPort<R, T, S::Port>) {
         self.ports.insert(number, port);
-    }
-
-    /// Counters of the GRO stages of all ports.
-    pub fn gro(&self) -> impl Iterator<Item = &Arc<GroCounters>> {
-        self.ports.iter().filter_map(|(_, port)| port.gro())
     }
 
     /// A handle that attaches and detaches ports while the hub runs.

@@ -95,40 +95,36 @@ impl<R, T, P> Ports<R, T, P> {
 }
 
 impl<R: RxQueue, T: TxQueue, P> Ports<R, T, P> {
-    /// Stages a packet for a port. It is sent when the switch is through with the burst.
+    /// A port to which something is staged now.
     #[inline]
-    pub fn send(&mut self, number: usize, packet: Packet) {
-        if let Some(Some(port)) = self.slots.get_mut(number) {
-            if !port.is_listed {
-                port.is_listed = true;
-                self.listed.push(number as u16);
-            }
-            port.push(packet);
+    fn listed_mut(&mut self, number: usize) -> Option<&mut HubPort<R, T, P>> {
+        let port = self.slots.get_mut(number)?.as_deref_mut()?;
+        if !port.is_listed {
+            port.is_listed = true;
+            self.listed.push(number as u16);
+        }
+        Some(port)
+    }
+
+    /// Stages a packet for a port. It is sent when the switch is through with the burst. A packet
+    /// for a port that does not exist is dropped by name, as one that `ingress` received.
+    #[inline]
+    pub fn send(&mut self, ingress: usize, number: usize, packet: Packet) {
+        match self.listed_mut(number) {
+            Some(port) => port.push(packet),
+            None => self.drop(ingress, DropReason::PortGone, packet),
         }
     }
 
-    /// Stages a packet for a port, as [`send`](Ports::send).
-    ///
-    /// # Errors
-    /// Returns the packet if there is no such port.
+    /// Stages a whole burst that `ingress` received for a port.
     #[inline]
-    pub fn try_send(&mut self, number: usize, packet: Packet) -> Result<(), Packet> {
-        if self.slots.get(number).is_none_or(Option::is_none) {
-            return Err(packet);
-        }
-        self.send(number, packet);
-        Ok(())
-    }
-
-    /// Stages a whole burst for a port.
-    #[inline]
-    pub fn send_all(&mut self, number: usize, burst: &mut Batch) {
-        if let Some(Some(port)) = self.slots.get_mut(number) {
-            if !port.is_listed {
-                port.is_listed = true;
-                self.listed.push(number as u16);
+    pub fn send_all(&mut self, ingress: usize, number: usize, burst: &mut Batch) {
+        match self.listed_mut(number) {
+            Some(port) => port.push_all(burst),
+            None => {
+                let n = burst.len();
+                burst.drain_front(n).for_each(|packet| self.drop(ingress, DropReason::PortGone, packet));
             }
-            port.push_all(burst);
         }
     }
 

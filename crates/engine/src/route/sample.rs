@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   burst received ── received(): counts; one burst in 64 is a sample ─► time
-//!   end of a turn  ── ended(): the sample's packets have left ─────────► time ─► histogram
+//!   end of a turn  ── close(): the sample's packets have left ─────────► time ─► histogram
 //!                                        │
 //!   reader ── watch() ─► for some seconds more bursts are samples, and their flows are counted
 //! ```

@@ -8,8 +8,8 @@
 //!                                                            └ 576 bytes in all; IPv6: 1280
 //! ```
 //!
-//! No error is about an error, a later fragment, a packet to a group, or one that came in a frame to
-//! a group; but "packet too big" of IPv6 is about packets to groups too.
+//! No error is about an error, a later fragment, a packet to a group, or one that came in a frame
+//! to a group; but "packet too big" of IPv6 is about packets to groups too.
 
 use super::ip::{fill_checksum, upper6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

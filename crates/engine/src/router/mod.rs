@@ -266,9 +266,7 @@ fn transmit<R: RxQueue, T: TxQueue>(mut packet: Packet, port: u16, mac: Mac, tur
         header[..6].copy_from_slice(&mac);
         header[6..].copy_from_slice(&interface.mac);
     }
-    if let Err(packet) = turn.ports.try_send(port.into(), packet) {
-        turn.ports.drop(turn.ingress, DropReason::PortGone, packet);
-    }
+    turn.ports.send(turn.ingress, port.into(), packet);
 }
 
 /// A MAC address as a number.
@@ -357,12 +355,7 @@ fn from_control<R: RxQueue, T: TxQueue>(
     burst: &mut Batch,
     ports: &mut Ports<R, T, RouterPort>,
 ) {
-    let n = burst.len();
-    for packet in burst.drain_front(n) {
-        if let Err(packet) = ports.try_send(to, packet) {
-            ports.drop(ingress, DropReason::PortGone, packet);
-        }
-    }
+    ports.send_all(ingress, to, burst);
 }
 
 impl std::fmt::Debug for Router {

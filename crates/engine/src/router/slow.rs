@@ -15,7 +15,8 @@ use towpath_wire::ip::protocol;
 
 /// Bytes that are made contiguous: a whole message of a neighbour, a quoted packet.
 const CONTIGUOUS: usize = 1514;
-/// Bytes without which no decision is possible: the longest IPv4 header, or a short chain of IPv6's.
+/// Bytes without which no decision is possible: the longest IPv4 header, or a short chain of
+/// IPv6's.
 const HEADERS: usize = ETHERNET + 60;
 
 /// A packet on the slow path, and what is known of it.
@@ -75,9 +76,7 @@ impl Router {
         let Some(control) = turn.fib.interface(turn.ingress as u16).and_then(|interface| interface.control) else {
             return turn.ports.drop(turn.ingress, reason, packet);
         };
-        if let Err(packet) = turn.ports.try_send(control.into(), packet) {
-            turn.ports.drop(turn.ingress, reason, packet);
-        }
+        turn.ports.send(turn.ingress, control.into(), packet);
     }
 
     fn v4<R: RxQueue, T: TxQueue>(&mut self, mut seen: Seen, turn: &mut Turn<'_, R, T>) {
@@ -301,10 +300,7 @@ impl Router {
     fn emit<R: RxQueue, T: TxQueue>(&mut self, frame: &[u8], port: u16, turn: &mut Turn<'_, R, T>) {
         if let Some(packet) = Packet::copy_from(self.software.cache(), frame) {
             self.counters.originated(1);
-            if let Err(packet) = turn.ports.try_send(port.into(), packet) {
-                self.counters.dropped(DropReason::PortGone, 1);
-                self.software.cache().free(packet);
-            }
+            turn.ports.send(turn.ingress, port.into(), packet);
         }
     }
 

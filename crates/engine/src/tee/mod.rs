@@ -1,4 +1,4 @@
-//! Tees: copies of packets for one that watches, which never slow the path.
+//! Tees: copies of packets for a reader that the path never waits for.
 //!
 //! ```text
 //!   Route ── rx ──► TeeSlot ── Tap: filter, first bytes ──► record ring ─┐

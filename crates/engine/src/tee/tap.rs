@@ -113,10 +113,15 @@ impl Tap {
     /// The egress took the first `n` of the packets of [`copy_ahead`](Tap::copy_ahead).
     #[inline]
     pub(super) fn taken(&mut self, n: usize) {
-        let n = n.min(std::mem::take(&mut self.staged_len));
-        let taken = self.staged.get(..n).unwrap_or_default();
-        let Some(last) = taken.last() else { return self.ring.forget() };
-        let (mut matched, mut missed) = (0, 0);
+        let staged = std::mem::take(&mut self.staged_len).min(n);
+        let taken = self.staged.get(..staged).unwrap_or_default();
+        // Packets that met the lock taken before they were sent were not looked at.
+        let unseen = (n - staged) as u64;
+        let Some(last) = taken.last() else {
+            self.ring.forget();
+            return self.counted(unseen, unseen);
+        };
+        let (mut matched, mut missed) = (unseen, unseen);
         for staged in taken {
             matched += u64::from(staged.matched);
             missed += u64::from(staged.missed);

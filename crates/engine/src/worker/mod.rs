@@ -55,8 +55,8 @@ impl StopSignal {
 pub struct WorkerConfig {
     /// The core to pin the thread to; `None` leaves it to the scheduler.
     pub core: Option<usize>,
-    /// What the worker does while no packet moves. With [`Idle::SPIN`] it does not offer its core to
-    /// other threads while it is busy either.
+    /// What the worker does while no packet moves. With [`Idle::SPIN`] it does not offer its core
+    /// to other threads while it is busy either.
     pub idle: Idle,
     /// How long held packets get to leave after a stop.
     pub drain: Duration,

@@ -12,8 +12,8 @@
 //!
 //! **Balance.** For every rx queue: packets returned = `counters().packets`. For every tx queue:
 //! packets taken out of batches, plus the segments that they were cut into = `packets` sent +
-//! drops. Packets that the kernel or the device lost before the port received them, or after it sent
-//! them, are `missed`, by [place](crate::Missed), and not part of the balance.
+//! drops. Packets that the kernel or the device lost before the port received them, or after it
+//! sent them, are `missed`, by [place](crate::Missed), and not part of the balance.
 //!
 //! | file | contents |
 //! |---|---|

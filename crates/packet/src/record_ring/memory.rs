@@ -69,8 +69,8 @@ impl Memory {
     }
 
     /// # Safety
-    /// The caller has the `len` bytes at `at`, inside the memory, until the slice ends, and makes no
-    /// other one of them.
+    /// The caller has the `len` bytes at `at`, inside the memory, until the slice ends, and makes
+    /// no other one of them.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "the contract of the caller")]
     pub(super) unsafe fn slice_mut(&self, at: usize, len: usize) -> &mut [u8] {

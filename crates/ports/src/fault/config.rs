@@ -257,8 +257,8 @@ fn shape(o: &mut Options) -> Result<Shape, PortError> {
     })
 }
 
-/// Bits per second, as `tc` writes them, at least 1: `10mbit`, `1gbit`, `1.5Mbit`, or a plain number
-/// with `k`, `M` or `G`.
+/// Bits per second, as `tc` writes them, at least 1: `10mbit`, `1gbit`, `1.5Mbit`, or a plain
+/// number with `k`, `M` or `G`.
 fn bits(text: &str) -> Option<u64> {
     let number = match text.to_ascii_lowercase().strip_suffix("bit") {
         Some(number) => number.replace('m', "M").replace('g', "G"),

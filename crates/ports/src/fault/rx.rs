@@ -210,7 +210,8 @@ impl<R: RxQueue> RxQueue for FaultRx<R> {
                 (None, wake) => wake,
                 (Some(next), Wake::At(at)) => Wake::At(at.min(next)),
                 (Some(next), Wake::Never) => Wake::At(next),
-                // An arrival begins its delay when it is received: the queue looks for it meanwhile.
+                // An arrival begins its delay when it is received: the queue looks for it
+                // meanwhile.
                 (Some(_), _) => Wake::Poll,
             },
             _ => Wake::Poll,

@@ -221,8 +221,8 @@ pub struct Config {
     /// What the payload begins with.
     pub stamp: Stamps,
     /// Check the tags of transmitted packets; the result is
-    /// [`PortControl::verified`](towpath_packet::port::PortControl::verified). With a count, so many
-    /// packets are expected.
+    /// [`PortControl::verified`](towpath_packet::port::PortControl::verified). With a count, so
+    /// many packets are expected.
     pub verify: bool,
 }
 

@@ -22,13 +22,13 @@
 //!
 //! The same options always give the same bytes, in the same order. All checksums are complete,
 //! except that of a super-packet, which is partial. If every packet has at least ten bytes of
-//! payload, the payload begins with a tag of flow and number, by which `gen:verify=on` finds packets
-//! that are lost, come late or come twice: see [`PortControl::verified`].
+//! payload, the payload begins with a tag of flow and number, by which `gen:verify=on` finds
+//! packets that are lost, come late or come twice: see [`PortControl::verified`].
 //!
 //! **Ranges.** Flow `i` has value `i mod n` of each range of `n` values, so they advance together,
 //! flow by flow: `flows=256,src-ip=10.0.0.0/24,vlan=100-103`. Everything of a flow is computed when
-//! the port starts; a range costs nothing per packet. The source port of the first flow counts up as
-//! long as neither it nor the source address is a range.
+//! the port starts; a range costs nothing per packet. The source port of the first flow counts up
+//! as long as neither it nor the source address is a range.
 //!
 //! **Stamps.** With `stamp=time` the tag has the trial (see [`Trials`]) and the time at which the
 //! burst of the packet was made. `gen:verify=on` of any process of the host measures the latency of

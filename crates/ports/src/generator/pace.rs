@@ -114,8 +114,8 @@ impl PaceShared {
         now
     }
 
-    /// How the rate is kept until `until`. Packets that are due, but can still be caught up with, are
-    /// missing in the rate that is reached, and not given up.
+    /// How the rate is kept until `until`. Packets that are due, but can still be caught up with,
+    /// are missing in the rate that is reached, and not given up.
     pub(super) fn read(&self, until: Instant) -> Pacing {
         let asked = self.rate as f64;
         let done = self.done.load(Relaxed);

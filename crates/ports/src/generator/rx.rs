@@ -161,7 +161,8 @@ impl GenRx {
         }
     }
 
-    /// Fills the empty packets from `from` on with frames of the template, as [`fill`](GenRx::fill).
+    /// Fills the empty packets from `from` on with frames of the template, as
+    /// [`fill`](GenRx::fill).
     #[cold]
     fn fill_frames(&mut self, out: &mut Batch, from: usize) -> u64 {
         let Some(frames) = &mut self.frames else { return 0 };

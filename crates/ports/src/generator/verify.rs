@@ -7,14 +7,14 @@
 //! ```
 //!
 //! A number above the highest of its flow advances the window; those in between are lost until they
-//! arrive. A number within the window is late if its bit is clear, else it arrives twice. One behind
-//! the window could be either. Memory is fixed: [`MEMORY`] bytes of bits, divided among the flows,
-//! of which the kernel provides the pages that are used.
+//! arrive. A number within the window is late if its bit is clear, else it arrives twice. One
+//! behind the window could be either. Memory is fixed: [`MEMORY`] bytes of bits, divided among the
+//! flows, of which the kernel provides the pages that are used.
 //!
 //! A packet with a time is also a sample of the latency, which a histogram has to three digits.
 //!
-//! All queues of a port share the windows, because a flow may change its queue. They are locked once
-//! per batch.
+//! All queues of a port share the windows, because a flow may change its queue. They are locked
+//! once per batch.
 
 use super::tag::{self, Stamp, Tag};
 use hdrhistogram::Histogram;

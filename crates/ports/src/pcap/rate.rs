@@ -1,9 +1,9 @@
 //! The rate of a replay: packets or bits a second.
 //!
-//! A packet is due when those before it have had their time: packet `k` after `k / rate` seconds, or
-//! after the bits of the first `k` packets at the bit rate. No packet is left out. After a delay of
-//! more than [`LONGEST_CATCH_UP`] the schedule is moved, so that there is a short burst only; the
-//! rate that is reached is lower then.
+//! A packet is due when those before it have had their time: packet `k` after `k / rate` seconds,
+//! or after the bits of the first `k` packets at the bit rate. No packet is left out. After a delay
+//! of more than [`LONGEST_CATCH_UP`] the schedule is moved, so that there is a short burst only;
+//! the rate that is reached is lower then.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -122,7 +122,8 @@ impl<R: Read> Records<R> {
                 break;
             }
             match records.step() {
-                // A later interface may have packets that can be sent, but the first packet has come.
+                // A later interface may have packets that can be sent, but the first packet has
+                // come.
                 Progress::Step(Step::Bad { what: OTHER_LINK, .. }) => break,
                 Progress::Step(Step::Other { used } | Step::Bad { used, .. }) => records.skip_bytes(used),
                 Progress::Step(Step::Lost(what)) => return Err(format!("byte {}: {what}", records.offset)),

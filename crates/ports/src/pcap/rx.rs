@@ -1,5 +1,5 @@
-//! The receive queue: the packets of a file, as fast as possible, at a rate, or with the gaps of the
-//! capture.
+//! The receive queue: the packets of a file, as fast as possible, at a rate, or with the gaps of
+//! the capture.
 //!
 //! ```text
 //!   record ─► is it due? ─┬─ a frame of the egress's layer, whole, no edits ─────────► packet

@@ -2,8 +2,9 @@
 
 use super::bridge::{Hubs, refuse};
 use super::failure::PortEnd;
+use super::hub::HubSettings;
 use super::running::PortEnds;
-use super::{Bridge, BridgePort, PortControls, StartError, meter_of};
+use super::{Bridge, BridgePort, PortControls, StartError};
 use crate::any::{AnyPort, AnyRx, AnyTx};
 use crate::tee::Teeable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +13,11 @@ use towpath_engine::bridge::fdb::{Fdb, FdbConfig, FdbStats, Key, MAX_PORTS};
 use towpath_engine::bridge::{self, PortState};
 use towpath_engine::hub::{Hub, HubControl, HubPort};
 use towpath_engine::report::Meter;
-use towpath_engine::route::{Limit, RouteConfig};
+use towpath_engine::route::Limit;
 use towpath_engine::rules::PortSide;
 use towpath_engine::tee::TeeSlot;
-use towpath_packet::port::{Layer, Port, Queues, RxQueue, Start, State};
-use towpath_packet::{Direction, Offloads, Pool};
-use towpath_wire::LinkKind;
+use towpath_packet::port::{Layer, Port, State};
+use towpath_packet::{Offloads, Pool};
 
 pub(super) type AnyHub = Hub<AnyRx, AnyTx, bridge::Bridge>;
 type AnyHubPort = HubPort<AnyRx, AnyTx, PortState>;
@@ -178,35 +178,22 @@ impl BridgeControl {
             return refuse("port", port.name, format!("a bridge has {MAX_PORTS} ports at most"));
         };
         let end = PortEnd::new(&info, matches!(opened, AnyPort::Fault(_)));
-        let (control, edge) = (opened.control(), opened.edge());
+        let control = opened.control();
         let accept = accept.and(bridge.gso.allows()).with(Offloads::VLAN);
-        let queues = opened.start(Start { pool: pool.clone(), queues: bridge.workers, accept })?;
-        let mut row = meter_of(&info, &queues, edge);
-        let memory = queues.rx.iter().map(RxQueue::memory).collect();
-        let mut config = RouteConfig::default();
-        (config.egress_wait, config.layer, config.tx_layout) = (bridge.egress_wait, Layer::Ethernet, info.tx_layout);
-        config.offloads = bridge.gso.allows();
         let mut engine_port = bridge::BridgePort::default();
         (engine_port.mode, engine_port.group, engine_port.storm) = (port.mode.clone(), port.group, port.storm);
-        let mut made = Vec::new();
-        let Queues { rx, tx } = queues;
-        for (rx, tx) in rx.into_iter().zip(tx) {
-            let state = PortState::new(&engine_port, bridge.workers.into());
-            let mut one = HubPort::new(rx, tx, pool.cache(Direction::Tx)?, config, state)
-                .with_backlog(bridge.backlog)
-                .with_gro(&bridge.gro);
-            if let Some(classifier) = bridge.verdicts(&port).classifier(PortSide::A, Layer::Ethernet) {
-                one = one.with_classifier(classifier);
+        let (workers, egress_wait, gso) = (bridge.workers, bridge.egress_wait, bridge.gso);
+        let hub = HubSettings { pool, workers, egress_wait, gso, gro: &bridge.gro };
+        let state = || PortState::new(&engine_port, workers.into());
+        let started = hub.start(opened, &info, accept, (number, &mut ports.tees), state)?;
+        let parts = started.parts.into_iter().map(|part| {
+            let part = part.with_backlog(bridge.backlog);
+            match bridge.verdicts(&port).classifier(PortSide::A, Layer::Ethernet) {
+                Some(classifier) => part.with_classifier(classifier),
+                None => part,
             }
-            // As many as a tee can choose among.
-            if let Some(interface) = u8::try_from(number).ok().filter(|number| *number < 64) {
-                let slot = TeeSlot::new(Some(interface), Some(interface), LinkKind::Ethernet);
-                ports.tees.push(slot.clone());
-                one = one.with_tees(slot);
-            }
-            row.routes.push(one.counters().clone());
-            made.push(one);
-        }
+        });
+        let made: Vec<_> = parts.collect();
         self.0.fdb.set_port_limit(number, port.max_entries);
         for (vlan, mac) in &port.static_macs {
             let [a, b, c, d, e, f] = *mac;
@@ -216,8 +203,7 @@ impl BridgeControl {
                 return refuse("static", format!("{mac:02x?}"), "the table, or the port's part of it, is full");
             }
         }
-        let gro = made.iter().filter_map(|port| port.gro().cloned()).collect();
-        meter.attach(row, gro, memory);
+        meter.attach(started.row, started.gro, started.memory);
         controls.attach(&port.name, control);
         ends.set(number, end);
         ports.used = ports.used.max(number + 1);
@@ -231,8 +217,8 @@ impl BridgeControl {
         ports.attached.iter().fold(one, |all, port| all.with(port.tx_offloads)).and(allowed).with(Offloads::VLAN)
     }
 
-    /// Attaches a port while the bridge runs; before its launch it waits for that. A port of the same name that was
-    /// [lost](BridgePortReading::lost) is detached before.
+    /// Attaches a port while the bridge runs; before its launch it waits for that. A port of the
+    /// same name that was [lost](BridgePortReading::lost) is detached before.
     ///
     /// # Errors
     /// [`StartError`]: the port does not fit, its name is used, or the bridge has ended. Then the

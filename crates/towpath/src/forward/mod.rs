@@ -17,6 +17,7 @@ mod bridge;
 mod bridge_control;
 mod check;
 mod failure;
+mod hub;
 mod observer;
 mod plan;
 mod ready;

@@ -156,8 +156,8 @@ pub struct Summary {
 }
 
 impl Running {
-    /// What the ports are, as they were opened: A and B, the port of an echo, or those that a bridge
-    /// began with.
+    /// What the ports are, as they were opened: A and B, the port of an echo, or those that a
+    /// bridge began with.
     pub fn infos(&self) -> &[Info] {
         self.observer.infos()
     }

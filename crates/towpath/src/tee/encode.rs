@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A tag beside the frame is written into it, as on a wire. The comment says what a wire does not
-//! show: the reason of a drop, a partial checksum, the segments of a super-packet. The statistics at
-//! the end have the totals of the tee, of all interfaces together, at the first one.
+//! show: the reason of a drop, a partial checksum, the segments of a super-packet. The statistics
+//! at the end have the totals of the tee, of all interfaces together, at the first one.
 
 use std::path::Path;
 use towpath_engine::tee::{TeeDirection, TeeRecord};

@@ -12,8 +12,8 @@
 //! | `encode` | records as blocks of pcapng, or of pcap |
 //! | `stream` | a file or a connection, written without waiting for ever |
 //!
-//! A tee never slows the path ([`engine::tee`](towpath_engine::tee)): what its sink does not take
-//! in time is missed, and counted. A sink that fails ends its tee, and nothing else.
+//! The path never waits for a tee ([`engine::tee`](towpath_engine::tee)): what its sink does not
+//! take in time is missed, and counted. A sink that fails ends its tee, and nothing else.
 //!
 //! ```
 //! use towpath::tee::TeeSpec;

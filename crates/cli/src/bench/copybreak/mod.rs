@@ -13,8 +13,8 @@
 //!
 //! *Before* gets its best form: where a buffer shares no invalidation with others, one pass unmaps
 //! it, copies, and maps it again. With the IOMMU off nothing is mapped, and before takes the same
-//! steps as after: the control. `--wait-ns` repeats the measurement with an IOMMU that takes a given time
-//! for each invalidation, a parameter of the model.
+//! steps as after: the control. `--wait-ns` repeats the measurement with an IOMMU that takes a
+//! given time for each invalidation, a parameter of the model.
 //!
 //! As in the authors' measurement, the receive path from descriptors to packets is timed. A sample
 //! is one burst, divided by its buffers. The variants take turns, so that a slow moment of the

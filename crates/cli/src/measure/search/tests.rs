@@ -1,11 +1,11 @@
 //! The search against a device whose truth is known.
 //!
-//! The device passes `min(load, capacity)`, and loses in each trial a part of it between nothing and
-//! `noise`. So there are three kinds of loads: those at which no trial has more loss than the goal
-//! allows, those at which each has, and between them those at which it depends on the trial. The
-//! first and the last kind are known exactly: a load of the last one is never a lower bound, and one of
-//! the first never an upper bound. Between them both are right. The allowed loss lies above the
-//! capacity: `1 - capacity / load <= loss` holds up to `capacity / (1 - loss)`.
+//! The device passes `min(load, capacity)`, and loses in each trial a part of it between nothing
+//! and `noise`. So there are three kinds of loads: those at which no trial has more loss than the
+//! goal allows, those at which each has, and between them those at which it depends on the trial.
+//! The first and the last kind are known exactly: a load of the last one is never a lower bound,
+//! and one of the first never an upper bound. Between them both are right. The allowed loss lies
+//! above the capacity: `1 - capacity / load <= loss` holds up to `capacity / (1 - loss)`.
 
 use super::*;
 use proptest::prelude::*;

@@ -189,8 +189,8 @@ fn addresses_of_one_bucket_overflow_into_the_next_and_beyond_all_of_them_are_ref
     assert_eq!((0..40).filter(|n| lookup(&table, key(*n)).is_some()).count(), 16);
 }
 
-/// Threads learn, move, flush and age the same addresses. What a lookup returns was learned for that
-/// address, and the counts are right at the end.
+/// Threads learn, move, flush and age the same addresses. What a lookup returns was learned for
+/// that address, and the counts are right at the end.
 #[test]
 fn threads_that_share_the_table_never_find_an_address_where_it_never_was() {
     let table = fdb(64, Duration::from_millis(50));

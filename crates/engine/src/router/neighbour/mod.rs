@@ -21,8 +21,8 @@
 //! so no packet of an established flow takes the lock.
 //!
 //! Only packets of the router make entries, and questions to the router itself: a station that is
-//! not spoken with can't fill the set. An answer that was not asked for changes an entry as RFC 4861
-//! section 7.2.5 and Linux say.
+//! not spoken with can't fill the set. An answer that was not asked for changes an entry as RFC
+//! 4861 section 7.2.5 and Linux say.
 //!
 //! Beside a kernel that finds neighbours itself ([`Finder::Kernel`]) entries are
 //! [set](Neighbours::set) and [removed](Neighbours::remove) by what mirrors it, and questions are

@@ -1,9 +1,9 @@
 //! Follows the kernel that is the control plane of a router.
 //!
-//! A thread looks at the snapshot of [`NextHops`], which netlink keeps up to date, and publishes the
-//! routes over the control ports as routes over their interfaces. A route of which no hop is at a
-//! control port is left out. Only neighbours that have changed are set. What the router asks for is
-//! asked of the kernel: an empty datagram has it find or confirm a neighbour.
+//! A thread looks at the snapshot of [`NextHops`], which netlink keeps up to date, and publishes
+//! the routes over the control ports as routes over their interfaces. A route of which no hop is at
+//! a control port is left out. Only neighbours that have changed are set. What the router asks for
+//! is asked of the kernel: an empty datagram has it find or confirm a neighbour.
 
 use super::control::Shared;
 use super::{RouterRoute, StartError};

@@ -8,9 +8,9 @@
 //!                         └──── RouterControl, or the mirror of a kernel ───┘
 //! ```
 //!
-//! A port may have a control port: a tap in the network namespace whose kernel is the control plane.
-//! The router then takes the addresses, routes and neighbours of that kernel, so that a routing
-//! daemon runs there as it is.
+//! A port may have a control port: a tap in the network namespace whose kernel is the control
+//! plane. The router then takes the addresses, routes and neighbours of that kernel, so that a
+//! routing daemon runs there as it is.
 //!
 //! | file | content |
 //! |---|---|
@@ -28,11 +28,12 @@ pub use towpath_engine::router::neighbour::Neighbour;
 use super::bridge::refuse;
 use super::check::common_layer;
 use super::failure::PortEnd;
+use super::hub::HubSettings;
 use super::observer::Observed;
 use super::plan::Placement;
 use super::ready::Work;
 use super::running::PortEnds;
-use super::{Forward, Gso, PortControls, Ready, Running, StartError, meter_of};
+use super::{Forward, Gso, PortControls, Ready, Running, StartError};
 use crate::any::{AnyPort, AnyRx, AnyTx};
 use crate::tee::Teeable;
 use control::Shared;
@@ -41,16 +42,14 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_engine::gro_stage::GroStageConfig;
-use towpath_engine::hub::{Hub, HubPort};
+use towpath_engine::hub::Hub;
 use towpath_engine::idle::Idle;
 use towpath_engine::report::Meter;
-use towpath_engine::route::{Limit, RouteConfig};
+use towpath_engine::route::Limit;
 use towpath_engine::router::neighbour::{Finder, Key, NeighbourConfig, Neighbours, Outcome, State};
 use towpath_engine::router::{self, Fib, Interface, Publisher, RouterConfig, RouterPort};
-use towpath_engine::tee::TeeSlot;
-use towpath_packet::port::{Layer, Needs, Port, Queues, RxQueue, Start};
+use towpath_packet::port::{Layer, Needs, Port};
 use towpath_packet::{Direction, Offloads, PoolConfig};
-use towpath_wire::LinkKind;
 
 pub(super) type AnyRouterHub = Hub<AnyRx, AnyTx, router::Router>;
 
@@ -244,6 +243,8 @@ impl Router {
         let accept = infos.iter().fold(Offloads::NONE, |all, info| all.with(info.tx_offloads)).and(self.gso.allows());
         let many = ports.len();
         let (mut slots, mut watched) = (Vec::new(), Vec::new());
+        let (workers, egress_wait, gso) = (self.workers, self.egress_wait, self.gso);
+        let hub = HubSettings { pool: &pool, workers, egress_wait, gso, gro: &self.gro };
         for (number, RouterPorts { port, control, .. }) in ports.into_iter().enumerate() {
             let of = number as u16;
             let interface = (number, port, interfaces.get(number).map_or_else(String::new, |i| i.name.clone()));
@@ -254,30 +255,14 @@ impl Router {
                 info.name = name;
                 ends.set(number, PortEnd::new(&info, matches!(port, AnyPort::Fault(_))));
                 settings.attach(&info.name, port.control());
-                let edge = port.edge();
-                let queues = port.start(Start { pool: pool.clone(), queues: self.workers, accept })?;
-                let mut row = meter_of(&info, &queues, edge);
-                let memory = queues.rx.iter().map(RxQueue::memory).collect();
-                let mut config = RouteConfig::default();
-                (config.egress_wait, config.layer) = (self.egress_wait, Layer::Ethernet);
-                (config.tx_layout, config.offloads) = (info.tx_layout, self.gso.allows());
-                let (Queues { rx, tx }, mut gro) = (queues, Vec::new());
-                for ((rx, tx), hub) in rx.into_iter().zip(tx).zip(&mut hubs) {
-                    let mut one = HubPort::new(rx, tx, pool.cache(Direction::Tx)?, config, state).with_gro(&self.gro);
-                    // As many as a tee can choose among.
-                    if let Some(interface) = u8::try_from(watched.len()).ok().filter(|number| *number < 64) {
-                        let slot = TeeSlot::new(Some(interface), Some(interface), LinkKind::Ethernet);
-                        slots.push(slot.clone());
-                        one = one.with_tees(slot);
-                    }
-                    row.routes.push(one.counters().clone());
-                    gro.extend(one.gro().cloned());
-                    hub.add(number, one);
+                let mut started = hub.start(port, &info, accept, (watched.len(), &mut slots), || state)?;
+                for (part, hub) in started.parts.into_iter().zip(&mut hubs) {
+                    hub.add(number, part);
                 }
                 // What belongs to no port is counted with the first one.
-                row.routes.append(&mut own);
+                started.row.routes.append(&mut own);
                 watched.push(info.name);
-                meter.attach(row, gro, memory);
+                meter.attach(started.row, started.gro, started.memory);
             }
         }
         let mut out = Outcome::default();
