@@ -40,9 +40,15 @@ pub const MAX_ENTRIES: usize = 1 << 24;
 /// Entries of a bucket.
 const WAYS: usize = 4;
 /// Buckets in which an entry may be: its own, and those behind it.
-const PROBES: usize = 8;
+///
+/// A table at its limit is half full: some 4 % of all entries then lie behind their own bucket, the
+/// last one about ten buckets behind.
+const PROBES: usize = 32;
 /// Ticks of the clock of entries per second, and parts of the table that are walked per second.
 const TICKS: u64 = 64;
+
+/// 2^64 by the golden ratio.
+const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 const USED: u64 = 1 << 63;
 const PRESENT: u64 = 1 << 43;
@@ -227,7 +233,10 @@ impl Table<'_> {
     /// A key with its hash: the bucket comes from the upper bits, the tag from others.
     #[inline]
     pub fn probe(&self, key: Key) -> Probe {
-        Probe { key, hash: key.0.wrapping_mul(self.multiplier) }
+        // Addresses mostly count up. The products of such keys with one number are evenly spaced,
+        // and some numbers put them into few buckets: the second product scatters them.
+        let product = key.0.wrapping_mul(self.multiplier);
+        Probe { key, hash: (product ^ product >> 32).wrapping_mul(SCATTER) }
     }
 
     /// The bucket of a hash. There is one, by the width of the shift.

@@ -159,6 +159,30 @@ fn a_hundred_thousand_addresses_are_learned_and_found_and_one_more_than_the_limi
 }
 
 #[test]
+fn a_table_takes_as_many_addresses_as_its_limit_allows_also_if_that_fills_half_of_it() {
+    let config = FdbConfig::default();
+    let table = Fdb::new(config);
+    for n in 0..config.max_entries as u64 {
+        assert_eq!(learn(&table, key(n), 0, 0), Learned::New, "{n}");
+    }
+    assert_eq!(learn(&table, key(config.max_entries as u64), 0, 0), Learned::Refused);
+}
+
+#[test]
+fn addresses_that_count_up_are_spread_whatever_the_key_of_the_hash_is() {
+    let third = u64::MAX / 3;
+    for multiplier in [1, 3, third, third * 2 | 1, u64::MAX / 5, 1 << 63 | 1, u64::MAX, 0xffff_0000_0000_0001] {
+        for stride in [1, 0x100, 0x1_0000] {
+            let mut table = fdb(20_000, Duration::ZERO);
+            table.multiplier = multiplier;
+            for n in 0..20_000 {
+                assert_eq!(learn(&table, key(n * stride), 0, 0), Learned::New, "{multiplier:#x}, {stride}: {n}");
+            }
+        }
+    }
+}
+
+#[test]
 fn entries_age_within_a_second_of_their_time_unless_they_are_used_static_or_ageing_is_off() {
     let table = fdb(1000, Duration::from_secs(10));
     let at = |ms: u64| table.started + Duration::from_millis(ms);
@@ -183,7 +207,7 @@ fn entries_age_within_a_second_of_their_time_unless_they_are_used_static_or_agei
 #[test]
 fn addresses_of_one_bucket_overflow_into_the_next_and_beyond_all_of_them_are_refused() {
     let table = fdb(16, Duration::ZERO);
-    // Eight buckets of four: an entry may be in any of them.
+    // As many buckets of four as an entry may be in.
     let learned = (0..40).filter(|n| learn(&table, key(*n), 0, 0) == Learned::New).count();
     assert_eq!(learned, 16, "the limit, although some buckets overflow");
     assert_eq!((0..40).filter(|n| lookup(&table, key(*n)).is_some()).count(), 16);
