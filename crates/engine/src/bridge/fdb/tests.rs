@@ -171,7 +171,7 @@ fn a_table_takes_as_many_addresses_as_its_limit_allows_also_if_that_fills_half_o
 #[test]
 fn addresses_that_count_up_are_spread_whatever_the_key_of_the_hash_is() {
     let third = u64::MAX / 3;
-    for multiplier in [1, 3, third, third * 2 | 1, u64::MAX / 5, 1 << 63 | 1, u64::MAX, 0xffff_0000_0000_0001] {
+    for multiplier in [1, 3, third, (third * 2) | 1, u64::MAX / 5, (1 << 63) | 1, u64::MAX, 0xffff_0000_0000_0001] {
         for stride in [1, 0x100, 0x1_0000] {
             let mut table = fdb(20_000, Duration::ZERO);
             table.multiplier = multiplier;
