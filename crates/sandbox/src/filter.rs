@@ -14,6 +14,7 @@
 use crate::calls::{self, BASE, Call, Value};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    sock_filter,
 };
 use std::collections::BTreeMap;
 use towpath_packet::port::Needs;
@@ -66,9 +67,9 @@ pub(crate) fn list(needs: &Needs) -> impl Iterator<Item = &'static Call> {
     BASE.iter().chain(needs.groups().flat_map(calls::of))
 }
 
-/// Installs the filters on all threads. Refused calls are counted from then on, where the
-/// processor's registers are known.
-pub(crate) fn install(needs: &Needs) -> Result<(), Error> {
+/// The filters, the first that is installed first. Refused calls are counted from the moment when
+/// they are in force, where the processor's registers are known.
+pub(crate) fn prepare(needs: &Needs) -> Result<Vec<Vec<libc::sock_filter>>, Error> {
     if sigsys::SUPPORTED {
         // Without the handler a refused call would kill.
         sigsys::count().map_err(Error::Prctl)?;
@@ -78,9 +79,12 @@ pub(crate) fn install(needs: &Needs) -> Result<(), Error> {
     let allowed = program(allowed, REFUSED, SeccompAction::Allow)?;
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let clone3 = program(clone3, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?;
-    // The second filter could not be installed after the first.
-    seccompiler::apply_filter_all_threads(&clone3)?;
-    seccompiler::apply_filter_all_threads(&allowed)
+    let words = |program: BpfProgram| {
+        let word = |word: &sock_filter| libc::sock_filter { code: word.code, jt: word.jt, jf: word.jf, k: word.k };
+        program.iter().map(word).collect()
+    };
+    // The second refuses to install another.
+    Ok([clone3, allowed].map(words).into())
 }
 
 #[cfg(test)]

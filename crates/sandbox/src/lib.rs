@@ -3,7 +3,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `lib` | [`enforce`], and what is in force: [`Enforced`] |
+//! | `lib` | [`enforce`], [`enforce_since`], and what is in force: [`Enforced`] |
 //! | `machine` | [`Machine`]: what this kernel could enforce |
 //! | `calls` | the system calls of every datapath, and of each group |
 //! | `filter` | the seccomp filters |
@@ -20,12 +20,16 @@ mod rules;
 
 pub use machine::{Machine, Missing, Part};
 pub use pages::{group_table, refused};
+pub use towpath_sys::threads::Threads;
 
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
+use std::io;
 use std::path::Path;
 use towpath_packet::port::{Capability, Needs, PathUse};
-use towpath_sys::restrict;
+use towpath_sys::restrict::{self, Restriction};
+
+/// How to mend what is not expected to fail.
+const REPORT: &str = "report it, with this line";
 
 /// How much of the sandbox must be in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,16 +96,48 @@ fn names(bits: u64) -> Vec<&'static str> {
 /// Restricts the process to what `needs` says, on all threads and for good. Called when ports are
 /// started and before the first packet; the sockets and files that are open stay so.
 ///
-/// Threads that run already are interrupted once by a signal. A `SIGSYS` handler is installed,
-/// which counts refused calls (see [`refused`]). A process can do this once.
+/// Threads that run already are interrupted once by a signal, `SIGRTMAX - 3`, which they must not
+/// block. A `SIGSYS` handler is installed, which counts refused calls (see [`refused`]). A process
+/// can do this once.
 ///
 /// # Errors
 /// [`SandboxError::Missing`] with [`Level::Require`]: what the kernel lacks is found before
-/// anything is changed; if a step fails nevertheless, the steps before it stay in force.
+/// anything is changed; if a step fails nevertheless, what could be restricted stays so.
 pub fn enforce(needs: &Needs, level: Level) -> Result<Enforced, SandboxError> {
-    let mut enforced = Enforced::off(level);
+    enforce_since(&Threads::none(), needs, level)
+}
+
+/// As [`enforce`], for the calling thread and those that were started since `before`. Threads that
+/// they start later inherit the restrictions; all others keep their rights. So a program that opens
+/// ports while it runs has a thread for each group of them:
+///
+/// ```no_run
+/// # use towpath_packet::port::Needs;
+/// use towpath_sandbox::{Level, Threads, enforce_since};
+///
+/// # fn open() -> (Vec<std::net::UdpSocket>, Needs) { (Vec::new(), Needs::none()) }
+/// let unit = std::thread::spawn(|| {
+///     let before = Threads::now()?;
+///     // It may start threads.
+///     let (ports, needs) = open();
+///     enforce_since(&before, &needs, Level::Prefer)?;
+///     // Workers are started here.
+///     Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// });
+/// # let _ = unit;
+/// ```
+///
+/// A thread calls it once. Who started a thread is not known to the kernel: between
+/// [`Threads::now`] and this call, no other thread may start threads that are to keep their rights.
+/// Threads share their memory, so what takes over a restricted thread can write what the others
+/// act on: `enforce` is stronger, for a process that opens nothing more.
+///
+/// # Errors
+/// Those of [`enforce`].
+pub fn enforce_since(before: &Threads, needs: &Needs, level: Level) -> Result<Enforced, SandboxError> {
+    let unchanged = Enforced::off(level);
     if level == Level::Off {
-        return Ok(enforced);
+        return Ok(unchanged);
     }
     let machine = Machine::probe();
     if let Some(missing) = machine.missing().first().filter(|_| level == Level::Require) {
@@ -109,38 +145,44 @@ pub fn enforce(needs: &Needs, level: Level) -> Result<Enforced, SandboxError> {
     }
     warm_up();
     let mut missing = machine.missing();
-    let rules = match machine.landlock {
-        Err(_) => None,
-        Ok(_) => rules::make(needs).unwrap_or_else(|error| {
-            missing.push(Missing::new(Part::Landlock, error, "report it, with this line"));
-            None
-        }),
-    };
-    match restrict::restrict_all(kept(needs), rules.as_ref().map(AsFd::as_fd)) {
-        Ok(()) => enforced.landlock = rules.and(machine.landlock.ok()),
-        Err(error) => {
+    let rules = machine.landlock.as_ref().ok().and_then(|_| {
+        let report = |error| missing.push(Missing::new(Part::Landlock, error, REPORT));
+        rules::make(needs).map_err(report).ok().flatten()
+    });
+    let filters = machine.seccomp.ok().and_then(|()| {
+        let report = |error| missing.push(Missing::new(Part::Seccomp, error, REPORT));
+        filter::prepare(needs).map_err(report).ok()
+    });
+    let (has_rules, has_filters) = (rules.is_some(), filters.is_some());
+    let restriction = Restriction { kept: kept(needs), rules, filters: filters.unwrap_or_default() };
+    let others = restriction.reach_since(before);
+    let limited = others.limited.and(restriction.limit());
+    // The filters refuse the question.
+    let limits = Enforced::off(level);
+    let filtered = others.filtered.and(restriction.filter());
+    if let Err(error) = &limited {
+        let mend = match error.kind() {
             // The threads are found in /proc/self/task.
-            let no_proc = error.kind() == std::io::ErrorKind::NotFound;
-            let mend = if no_proc { "mount -t proc proc /proc" } else { "let every thread take signals" };
-            missing.push(Missing::new(Part::Capabilities, error, mend));
-        }
+            io::ErrorKind::NotFound => "mount -t proc proc /proc",
+            io::ErrorKind::TimedOut => "let every thread take signals",
+            _ => REPORT,
+        };
+        missing.push(Missing::new(Part::Capabilities, error, mend));
     }
-    // The filter refuses the question.
-    let before = enforced.capabilities_before;
-    enforced = Enforced { level, landlock: enforced.landlock, capabilities_before: before, ..Enforced::off(level) };
-    if machine.seccomp.is_ok() {
-        match filter::install(needs) {
-            Ok(()) => {
-                enforced.system_calls = Some(filter::list(needs).map(|call| call.number).collect::<BTreeSet<_>>().len())
-            }
-            Err(why) => missing.push(Missing::new(Part::Seccomp, why, "report it, with this line")),
-        }
+    if let Err(error) = &filtered {
+        missing.push(Missing::new(Part::Seccomp, error, REPORT));
     }
     if let Some(first) = missing.first().filter(|_| level == Level::Require) {
         return Err(SandboxError::Missing(first.clone()));
     }
-    enforced.missing = missing;
-    Ok(enforced)
+    let calls = || filter::list(needs).map(|call| call.number).collect::<BTreeSet<_>>().len();
+    Ok(Enforced {
+        capabilities_before: unchanged.capabilities_before,
+        landlock: machine.landlock.ok().filter(|_| has_rules && limited.is_ok()),
+        system_calls: (has_filters && filtered.is_ok()).then(calls),
+        missing,
+        ..limits
+    })
 }
 
 /// Has the C library do what it does once. When the heap of a thread shrinks for the first time,

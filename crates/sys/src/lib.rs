@@ -29,7 +29,8 @@
 //!   the kernel   bpf          programs that run on packets, and maps
 //!                host         version, clocks
 //!                klog         the kernel's log
-//!   rights       restrict     capabilities, Landlock and no_new_privs of every thread
+//!   rights       restrict     capabilities, Landlock, seccomp and no_new_privs of threads that run
+//!                threads      the threads of this process at a moment
 //!                sigsys       system calls that a seccomp filter refused, counted
 //!   sync         the loom switch: atomics, locks and events, or loom's
 //! ```
@@ -68,6 +69,7 @@ mod sigbus;
 pub mod sigsys;
 pub mod stream;
 pub mod sync;
+pub mod threads;
 pub mod timer;
 pub mod tun;
 pub mod udp;

@@ -1,15 +1,18 @@
 //! Shared parts of the tests of several crates: network namespaces, files that are slow to close,
-//! an allocator that counts, and the rule for tests that a machine can't run.
+//! an allocator that counts, processes of single tests, and the rule for tests that a machine can't
+//! run.
 //!
 //! A test calls [`needs`] first, then makes [`Namespace`]s: each has a unique name, and is deleted
 //! on drop, also after a panic.
 
+mod alone;
 mod counting;
 mod files;
 mod frames;
 mod needs;
 mod wait;
 
+pub use alone::alone;
 pub use counting::{Counting, allocations};
 pub use files::{lingering, sealed_memory, silent_file};
 pub use frames::addressed;
