@@ -6,8 +6,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use towpath_packet::port::Needs;
-use towpath_sandbox::{Level, Machine, Threads, enforce_since, refused};
+use towpath_packet::port::{Needs, PathUse};
+use towpath_sandbox::{Enforced, Level, Machine, SandboxError, Threads, enforce_since, refused};
 use towpath_testing::{alone, skip};
 
 /// A thread that waits until it is asked, and then opens a file for writing.
@@ -42,9 +42,24 @@ fn can_write() -> bool {
     std::fs::OpenOptions::new().write(true).open("/dev/null").is_ok()
 }
 
-/// Runs `f` on a thread of this name.
-fn on<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(f).unwrap()
+/// A thread `unit`, which starts others by `between`, restricts them and itself, and starts `after`.
+/// All of them wait, in this order.
+fn unit(
+    needs: Needs,
+    level: Level,
+    between: impl FnOnce() -> Vec<Asked> + Send + 'static,
+) -> (Result<Enforced, SandboxError>, Vec<Asked>) {
+    let (tell, told) = channel();
+    let unit = Asked::start("unit", move || {
+        let before = Threads::now().unwrap();
+        let mut threads = between();
+        let enforced = enforce_since(&before, &needs, level);
+        threads.push(Asked::start("after", || ()));
+        tell.send((enforced, threads)).unwrap();
+    });
+    let (enforced, mut threads) = told.recv().unwrap();
+    threads.insert(0, unit);
+    (enforced, threads)
 }
 
 /// The fields of `/proc/self/task/*/status`, by the thread's name.
@@ -85,19 +100,8 @@ fn threads_that_were_started_since_are_confined_and_all_others_keep_their_rights
     }
     let earlier = Asked::start("earlier", || ());
     let had = rights("earlier");
-    let (ask, asked) = channel::<()>();
-    let (tell, told) = channel();
-    let unit = on("unit", move || {
-        let before = Threads::now().unwrap();
-        let between = Asked::start("between", || ());
-        let enforced = enforce_since(&before, &Needs::none(), Level::Prefer).unwrap();
-        let after = Asked::start("after", || ());
-        tell.send(enforced).unwrap();
-        let _ = asked.recv();
-        [can_write(), between.can_write(), after.can_write()]
-    });
-    let enforced = told.recv().unwrap();
-    let machine = Machine::probe();
+    let (enforced, threads) = unit(Needs::none(), Level::Prefer, || vec![Asked::start("between", || ())]);
+    let (enforced, machine) = (enforced.unwrap(), Machine::probe());
     assert_eq!(enforced.missing(), machine.missing());
     assert_eq!((enforced.capabilities.len(), enforced.landlock), (0, machine.landlock.ok()));
     assert!(enforced.no_new_privs && enforced.system_calls > Some(50), "{enforced:?}");
@@ -105,8 +109,7 @@ fn threads_that_were_started_since_are_confined_and_all_others_keep_their_rights
         assert_eq!(rights(name), CONFINED, "{name}");
     }
     assert_eq!(rights("earlier"), had);
-    drop(ask);
-    assert_eq!(unit.join().unwrap(), [false; 3]);
+    assert!(!threads.into_iter().any(Asked::can_write));
     assert!(can_write() && earlier.can_write());
     assert_eq!(refused(), [("openat".to_owned(), 3)]);
 }
@@ -116,34 +119,22 @@ fn a_process_does_it_again_and_again_and_no_thread_is_restricted_twice() {
     if !alone("a_process_does_it_again_and_again_and_no_thread_is_restricted_twice") {
         return;
     }
-    // More than the rule sets that a thread can have (16). All threads run until the end.
-    const ROUNDS: usize = 100;
     let missing = Machine::probe().missing();
     let mut running = Vec::new();
-    for round in 0..ROUNDS {
-        let (ask, asked) = channel::<()>();
-        let (tell, told) = channel();
-        let unit = on(&format!("unit {round}"), move || {
-            let before = Threads::now().unwrap();
-            let between = Asked::start(&format!("between {round}"), || ());
-            // A directory whose permissions are looked at with fewer capabilities.
-            let needs = Needs::none().path("/tmp", towpath_packet::port::PathUse::MakeFiles);
-            tell.send(enforce_since(&before, &needs, Level::Prefer)).unwrap();
-            let _ = asked.recv();
-            between.can_write()
-        });
-        assert_eq!(told.recv().unwrap().unwrap().missing(), missing, "round {round}");
-        running.push((ask, unit));
+    // All threads run until the end. A thread can have 16 rule sets of Landlock.
+    for round in 0..100 {
+        // Whether the directory can be written is tried with fewer capabilities.
+        let needs = Needs::none().path("/tmp", PathUse::MakeFiles);
+        let between = move || vec![Asked::start(&format!("between {round}"), || ())];
+        let (enforced, threads) = unit(needs, Level::Prefer, between);
+        assert_eq!(enforced.unwrap().missing(), missing, "round {round}");
+        running.extend(threads);
     }
     let threads = threads();
-    let filters = |name: &str, round: usize| threads[&format!("{name} {round}")]["Seccomp_filters"].clone();
-    for round in 0..ROUNDS {
-        assert_eq!([filters("unit", round), filters("between", round)], ["2", "2"], "round {round}");
+    for round in 0..100 {
+        assert_eq!(threads[&format!("between {round}")]["Seccomp_filters"], "2", "round {round}");
     }
-    for (ask, unit) in running {
-        drop(ask);
-        assert!(!unit.join().unwrap());
-    }
+    assert!(!running.into_iter().any(Asked::can_write));
     assert!(can_write());
 }
 
@@ -152,43 +143,55 @@ fn what_is_required_and_missing_is_an_error_and_changes_no_thread() {
     if !alone("what_is_required_and_missing_is_an_error_and_changes_no_thread") {
         return;
     }
-    let unit = on("unit", || {
-        let before = Threads::now().unwrap();
-        let between = Asked::start("between", || ());
-        let had = [rights("unit"), rights("between")];
-        assert!(!enforce_since(&before, &Needs::none(), Level::Off).unwrap().no_new_privs);
-        assert_eq!([rights("unit"), rights("between")], had);
-        // A kernel without Landlock.
+    let earlier = Asked::start("earlier", || ());
+    let had = rights("earlier");
+    // A kernel without Landlock, for the unit's own thread.
+    let (enforced, threads) = unit(Needs::none(), Level::Require, || {
+        let between = vec![Asked::start("between", || ())];
         fails(libc::SYS_landlock_create_ruleset, libc::ENOSYS);
-        let had = [rights("unit"), rights("between")];
-        let missing = enforce_since(&before, &Needs::none(), Level::Require).unwrap_err().to_string();
-        assert_eq!([rights("unit"), rights("between")], had);
-        assert!(can_write() && between.can_write());
-        missing
+        between
     });
-    let missing = unit.join().unwrap();
+    let missing = enforced.unwrap_err().to_string();
     assert!(missing.starts_with("sandbox=require: landlock is missing: this kernel is built without it"), "{missing}");
+    assert_eq!(rights("between"), had);
+    assert_eq!(rights("unit")[..4], had[..4]);
+    assert!(threads.into_iter().chain([earlier]).all(Asked::can_write));
+}
+
+#[test]
+fn the_level_off_changes_no_thread() {
+    if !alone("the_level_off_changes_no_thread") {
+        return;
+    }
+    let earlier = Asked::start("earlier", || ());
+    let had = rights("earlier");
+    let (enforced, threads) = unit(Needs::none(), Level::Off, || vec![Asked::start("between", || ())]);
+    assert_eq!(enforced.unwrap().system_calls, None);
+    for name in ["unit", "between", "after"] {
+        assert_eq!(rights(name), had, "{name}");
+    }
+    assert!(threads.into_iter().chain([earlier]).all(Asked::can_write));
 }
 
 #[test]
 fn a_thread_that_a_step_fails_on_is_an_error_and_all_others_are_confined() {
     let test = "a_thread_that_a_step_fails_on_is_an_error_and_all_others_are_confined";
-    if Machine::probe().landlock.is_err() {
-        return skip(test, "Landlock");
+    if let Err(why) = Machine::probe().landlock {
+        return skip(test, why);
     }
     if !alone(test) {
         return;
     }
-    let unit = on("unit", || {
-        let before = Threads::now().unwrap();
+    let (enforced, threads) = unit(Needs::none(), Level::Require, || {
         let fails = || fails(libc::SYS_landlock_restrict_self, libc::E2BIG);
-        let between = [Asked::start("failing", fails), Asked::start("between", || ())];
-        let missing = enforce_since(&before, &Needs::none(), Level::Require).unwrap_err().to_string();
-        (missing, can_write(), between.map(Asked::can_write))
+        vec![Asked::start("failing", fails), Asked::start("between", || ())]
     });
-    let (missing, unit, between) = unit.join().unwrap();
+    let missing = enforced.unwrap_err().to_string();
     assert!(missing.starts_with("sandbox=require: capabilities is missing: Argument list too long"), "{missing}");
-    // The list of calls is in force on the thread that failed too.
-    assert_eq!((unit, between), (false, [false; 2]));
+    // The other steps are done on the thread that one fails on.
+    for name in ["unit", "failing", "between", "after"] {
+        assert_eq!(rights(name), CONFINED, "{name}");
+    }
+    assert!(!threads.into_iter().any(Asked::can_write));
     assert!(can_write());
 }
