@@ -52,17 +52,17 @@ pub enum SandboxError {
     Missing(Missing),
 }
 
-/// What is in force, as the kernel tells.
+/// What is in force on the threads that are restricted, as the kernel tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Enforced {
     /// The level that was asked for.
     pub level: Level,
-    /// Names of the capabilities that the process has still.
+    /// Names of the capabilities that they have still.
     pub capabilities: Vec<&'static str>,
-    /// How many capabilities it had before.
+    /// How many capabilities the calling thread had before.
     pub capabilities_before: u32,
-    /// Whether programs that it executes gain no rights.
+    /// Whether programs that they execute gain no rights.
     pub no_new_privs: bool,
     /// The number of system calls in the seccomp list; `None` without a list.
     pub system_calls: Option<usize>,
