@@ -320,6 +320,13 @@ impl Reading {
         }
     }
 
+    /// The ports of both, as one: of datapaths that run beside each other.
+    #[must_use]
+    pub fn and(mut self, other: Reading) -> Reading {
+        self.ports.extend(other.ports);
+        Reading { elapsed: self.elapsed.max(other.elapsed), ports: self.ports, gro: self.gro.plus(other.gro) }
+    }
+
     /// Packets that had to be copied for their egress, and the number of copied bytes.
     pub fn copied(&self) -> (u64, u64) {
         let of = |port: &PortReading| port.rx.plus(&port.tx).plus(&port.routes);

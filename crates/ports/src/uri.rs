@@ -53,6 +53,11 @@ impl Uri {
         self.options.iter().any(|(key, _)| key == option)
     }
 
+    /// The value of an option.
+    pub fn option(&self, name: &str) -> Option<&str> {
+        self.options.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
     /// The URI without its options: the port's name in tables.
     pub fn short(&self) -> String {
         format!("{}:{}", self.scheme, self.target)

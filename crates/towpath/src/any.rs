@@ -168,7 +168,17 @@ impl AnyPort {
 }
 
 /// Ports that a port may stand behind (`fault:drop=1%@tap:tp0` is behind one).
-const MAX_BEHIND: usize = 8;
+pub(crate) const MAX_BEHIND: usize = 8;
+
+pub(crate) fn unknown_kind(uri: &Uri) -> PortError {
+    let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+    let meant = did_you_mean(uri.scheme(), known.iter().copied());
+    uri.error(format!("there is no port of kind '{}'; there are: {}{meant}", uri.scheme(), known.join(", ")))
+}
+
+pub(crate) fn both_ways(uri: &Uri) -> PortError {
+    uri.error("a file goes one way: use --oneway, record or replay")
+}
 
 /// Opens ports by their URIs.
 ///
@@ -280,10 +290,7 @@ impl Opener {
                 let role = match role {
                     Role::Ingress => pcap::Role::Ingress,
                     Role::Egress => pcap::Role::Egress,
-                    Role::Both => {
-                        let what = "a file goes one way: use --oneway, record or replay";
-                        return Err(uri.error(what));
-                    }
+                    Role::Both => return Err(both_ways(uri)),
                 };
                 pcap::open(pcap::Config::from_uri(uri, role)?).map(AnyPort::Pcap)
             }
@@ -317,11 +324,7 @@ impl Opener {
                 }
             }
             "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
-            other => {
-                let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
-                let meant = did_you_mean(other, known.iter().copied());
-                Err(uri.error(format!("there is no port of kind '{other}'; there are: {}{meant}", known.join(", "))))
-            }
+            _ => Err(unknown_kind(uri)),
         }
     }
 }
@@ -329,78 +332,6 @@ impl Opener {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Parses the URI of a port; opens nothing.
-    fn parse(uri: &str, role: pcap::Role) -> Result<(), PortError> {
-        let uri = &uri.parse::<Uri>()?;
-        match uri.scheme() {
-            "tap" | "tun" => tun::Config::from_uri(uri).map(drop),
-            "packet" => packet::Config::from_uri(uri).map(drop),
-            "xdp" => xdp::Config::from_uri(uri).map(drop),
-            "sock" => sock::Config::from_uri(uri).map(drop),
-            "veth" => veth::Config::from_uri(uri).map(drop),
-            "pcap" => pcap::Config::from_uri(uri, role).map(drop),
-            "gen" => generator::Config::from_uri(uri).map(drop),
-            "null" => null::Config::from_uri(uri).map(drop),
-            "e1000e" => e1000e::config_from_uri(uri).map(drop),
-            "vhost" => vhost::Config::from_uri(uri).map(drop),
-            "virtio" => virtio::config_from_uri(uri).map(drop),
-            "cpsw" => cpsw::config_from_uri(uri).map(drop),
-            "fault" => fault::Config::from_uri(uri).map(drop),
-            other => panic!("{other} is not parsed"),
-        }
-    }
-
-    /// Parses the options with each device that the kind drives, and in both roles.
-    fn parse_all(kind: &Kind, options: &str) -> Vec<Result<(), PortError>> {
-        let roles = [pcap::Role::Ingress, pcap::Role::Egress];
-        uris(kind, options).iter().flat_map(|uri| roles.map(|role| parse(uri, role))).collect()
-    }
-
-    /// URIs of a kind with these options, one for each device that the kind drives.
-    fn uris(kind: &Kind, options: &str) -> Vec<String> {
-        let devices: &[&str] = match kind.name {
-            "gen" | "null" => return vec![format!("{}:{options}", kind.name)],
-            "fault" => return vec![format!("fault:{options}@null:")],
-            "e1000e" => &["vfio=3:0.0", "model", "qtest=/s"],
-            "virtio" => &["user=/s", "vfio=3:0.0", "model", "qtest=/s"],
-            "cpsw" => &["model"],
-            _ => &["a"],
-        };
-        devices.iter().map(|device| format!("{}:{device}?{options}", kind.name)).collect()
-    }
-
-    #[test]
-    fn every_option_of_every_kind_is_parsed_as_its_example_shows() {
-        for kind in KINDS {
-            assert!(parse(kind.example, pcap::Role::Ingress).is_ok(), "{}", kind.example);
-            for option in kind.options {
-                assert!(option.example.split(',').any(|part| part.starts_with(&format!("{}=", option.name))));
-                let mut values: Vec<_> = option.words().iter().map(|word| format!("{}={word}", option.name)).collect();
-                values.push(option.example.to_owned());
-                // A word may need other options: the example has them.
-                values.retain(|value| value == option.example || !option.example.contains(','));
-                for value in values {
-                    let parsed = parse_all(kind, &value);
-                    assert!(parsed.iter().any(Result::is_ok), "{}: {value}: {parsed:?}", kind.name);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_misspelt_option_of_any_kind_is_answered_with_the_one_that_is_meant() {
-        for kind in KINDS {
-            for option in kind.options.iter().filter(|option| option.name.len() > 3) {
-                let misspelt = format!("{}{}", &option.name[..1], &option.name[2..]);
-                let answered = parse_all(kind, &format!("{misspelt}=1")).into_iter().any(|parsed| {
-                    let error = parsed.unwrap_err().to_string();
-                    error.contains("no such option") && error.contains("did you mean")
-                });
-                assert!(answered, "{}: {misspelt}", kind.name);
-            }
-        }
-    }
 
     #[test]
     fn a_misspelt_kind_is_answered_with_the_one_that_is_meant() {

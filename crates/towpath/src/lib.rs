@@ -25,6 +25,7 @@ pub mod cpsw;
 pub mod e1000e;
 mod forward;
 mod pci;
+mod port_check;
 mod port_wire;
 pub mod tee;
 pub mod virtio;

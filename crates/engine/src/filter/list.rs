@@ -195,6 +195,12 @@ impl Hits {
         counts
     }
 
+    /// Whether a classifier counts there still.
+    pub(super) fn are_counted(&self) -> bool {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.iter().any(|one| Arc::strong_count(one) > 1)
+    }
+
     /// The rules in their order, the default last.
     pub fn texts(&self) -> &[String] {
         &self.texts

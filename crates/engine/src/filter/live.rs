@@ -8,10 +8,11 @@
 //! The worker never waits: while the slot is locked, the burst has the rules before. What it had is
 //! left in the slot, and freed by the next replacement.
 
-use super::FilterRules;
+use super::{FilterRules, Hits};
 use crate::rules::{Classifier, Verdict};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_packet::Packet;
 use towpath_wire::{Dissected, LinkKind};
 
@@ -23,6 +24,34 @@ pub struct LiveRules(Arc<Mutex<State>>);
 struct State {
     rules: FilterRules,
     slots: Vec<(Arc<Slot>, LinkKind)>,
+    /// Of lists that were replaced, and that a worker may still have.
+    before: Vec<Hits>,
+    /// What lists that nobody has any more decided, of the rules that are in force.
+    ended: BTreeMap<String, u64>,
+}
+
+impl State {
+    /// What earlier lists decided by a rule of this text.
+    fn earlier(&self, text: &str) -> u64 {
+        let of = |hits: &Hits| {
+            hits.texts().iter().zip(hits.total()).filter(|(known, _)| *known == text).map(|(_, n)| n).sum::<u64>()
+        };
+        self.ended.get(text).copied().unwrap_or(0) + self.before.iter().map(of).sum::<u64>()
+    }
+
+    /// Adds up what can grow no more.
+    fn collect(&mut self) {
+        let (held, ended): (Vec<_>, _) = std::mem::take(&mut self.before).into_iter().partition(Hits::are_counted);
+        self.before = held;
+        for hits in ended {
+            for (text, n) in hits.texts().iter().zip(hits.total()) {
+                *self.ended.entry(text.clone()).or_default() += n;
+            }
+        }
+        // A rule that comes back begins anew.
+        let texts = self.rules.hits().texts();
+        self.ended.retain(|text, _| texts.contains(text));
+    }
 }
 
 struct Slot {
@@ -33,18 +62,31 @@ struct Slot {
 impl LiveRules {
     /// Begins with `rules`.
     pub fn new(rules: FilterRules) -> LiveRules {
-        LiveRules(Arc::new(Mutex::new(State { rules, slots: Vec::new() })))
+        LiveRules(Arc::new(Mutex::new(State { rules, ..State::default() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many packets each rule decided on, the default as the last. A rule that stays when the
+    /// others are replaced keeps its number.
+    pub fn hits(&self) -> Vec<(String, u64)> {
+        let state = self.lock();
+        let hits = state.rules.hits();
+        let all = hits.texts().iter().zip(hits.total());
+        all.map(|(text, n)| (text.clone(), n + state.earlier(text))).collect()
     }
 
     /// The rules that were given last.
     pub fn rules(&self) -> FilterRules {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).rules.clone()
+        self.lock().rules.clone()
     }
 
     /// Replaces the rules. Each classifier has the new ones from its next burst on. The rules are
     /// not checked against a link or lanes: see [`FilterRules::check`].
     pub fn replace(&self, rules: FilterRules) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         // A classifier that is dropped holds its slot no more.
         state.slots.retain(|(slot, _)| Arc::strong_count(slot) > 1);
         for (slot, link) in &state.slots {
@@ -52,12 +94,14 @@ impl LiveRules {
             *next = rules.classifier(*link);
             slot.generation.fetch_add(1, Ordering::Relaxed);
         }
-        state.rules = rules;
+        let before = std::mem::replace(&mut state.rules, rules);
+        state.before.push(before.hits().clone());
+        state.collect();
     }
 
     /// A classifier for packets of such a link, on one thread.
     pub fn classifier(&self, link: LinkKind) -> Box<dyn Classifier> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         let next = Mutex::new(FilterRules::default().classifier(link));
         let slot = Arc::new(Slot { generation: AtomicU64::new(0), next });
         state.slots.push((slot.clone(), link));
@@ -120,6 +164,34 @@ mod tests {
         live.replace(FilterRules::default());
         classifier.begin_burst();
         assert_eq!(classifier.constant(), Some(Verdict::Pass));
+    }
+
+    #[test]
+    fn a_rule_that_stays_keeps_its_hits_and_one_that_comes_back_begins_anew() {
+        let live = LiveRules::new(FilterRules::parse(["drop udp", "drop tcp"]).unwrap());
+        let mut classifier = live.classifier(LinkKind::Ethernet);
+        let packet = Packet::from_owner([0; 60]).unwrap();
+        let found = crate::rules::dissect_packet(&packet, LinkKind::Ethernet);
+        let hits = || live.hits().into_iter().map(|(_, n)| n).collect::<Vec<_>>();
+        classifier.classify(&packet, &found);
+        live.replace(FilterRules::parse(["drop tcp"]).unwrap());
+        assert_eq!(hits(), [0, 1]);
+        // The worker has the rules before until its next burst.
+        classifier.classify(&packet, &found);
+        assert_eq!(hits(), [0, 2]);
+        for _ in 0..3 {
+            classifier.begin_burst();
+            classifier.classify(&packet, &found);
+            live.replace(FilterRules::parse(["drop tcp"]).unwrap());
+        }
+        assert_eq!(hits(), [0, 5]);
+        live.replace(FilterRules::parse(["default drop"]).unwrap());
+        classifier.begin_burst();
+        live.replace(FilterRules::default());
+        classifier.begin_burst();
+        live.replace(FilterRules::default());
+        assert_eq!(hits(), [0], "default pass was away");
+        assert!(live.lock().before.len() <= 2);
     }
 
     #[test]

@@ -99,6 +99,7 @@ pub struct Hub<R, T, S: Switch> {
     /// Ports that are gone, each by its number.
     lost: Vec<(usize, State)>,
     limit: Option<Arc<Limit>>,
+    endless: bool,
     turns: u32,
 }
 
@@ -116,6 +117,7 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
             leaving: Vec::new(),
             lost: Vec::new(),
             limit: None,
+            endless: false,
             turns: 0,
         })
     }
@@ -124,6 +126,13 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
     #[must_use]
     pub fn with_limit(mut self, limit: Arc<Limit>) -> Hub<R, T, S> {
         self.limit = Some(limit);
+        self
+    }
+
+    /// Goes on when no port delivers anything any more: others are attached later.
+    #[must_use]
+    pub fn endless(mut self) -> Hub<R, T, S> {
+        self.endless = true;
         self
     }
 
@@ -279,7 +288,7 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Task for Hub<R, T, S> {
     /// A hub whose ports have all been detached waits for new ones.
     fn is_exhausted(&self) -> bool {
         let ended = self.ports.iter().all(|(_, port)| !port.receives());
-        self.is_used_up() || (ended && (self.ports.iter().next().is_some() || !self.lost.is_empty()))
+        self.is_used_up() || (ended && !self.endless && (self.ports.iter().next().is_some() || !self.lost.is_empty()))
     }
 
     fn is_draining(&self) -> bool {

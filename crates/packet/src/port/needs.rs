@@ -202,6 +202,13 @@ impl Needs {
         self
     }
 
+    /// Whether it has all that `other` needs.
+    pub fn contains(&self, other: &Needs) -> bool {
+        other.capabilities.is_subset(&self.capabilities)
+            && other.calls.is_subset(&self.calls)
+            && other.paths.is_subset(&self.paths)
+    }
+
     /// The capabilities.
     pub fn capabilities(&self) -> impl Iterator<Item = Capability> {
         self.capabilities.iter().copied()

@@ -171,13 +171,16 @@ impl Pairs {
     }
 
     /// Opens an end: the first open of a name makes the pair and returns its end `a`, the second
-    /// returns `b`.
+    /// returns `b`. If the first was closed meanwhile, a pair is made anew.
     ///
     /// # Errors
     /// As [`pair`]; [`PortError::Input`] for a third end, or if the second has other options than
     /// the first.
     pub fn open(&mut self, config: &Config) -> Result<VethPort, PortError> {
         let wrong = |what: String| Err(PortError::Input { port: format!("veth:{}", config.name), what });
+        if self.ends.get_mut(&config.name).is_some_and(|(_, other)| other.as_mut().is_some_and(VethPort::is_alone)) {
+            self.ends.remove(&config.name);
+        }
         match self.ends.get_mut(&config.name) {
             None => {
                 let (a, b) = pair(config)?;
@@ -215,6 +218,14 @@ pub struct VethPort {
     info: Info,
     sending: TxEnd,
     receiving: RxEnd,
+}
+
+impl VethPort {
+    /// Whether the other end is closed.
+    fn is_alone(&mut self) -> bool {
+        // An end that only sends has closed the rings towards it.
+        self.sending.rings.iter().all(Producer::is_closed) && self.receiving.rings.iter_mut().all(Consumer::is_closed)
+    }
 }
 
 impl Port for VethPort {

@@ -74,6 +74,9 @@ pub struct Bridge {
     pub gso: Gso,
     /// Stop after this many packets, of all ports together.
     pub count: Option<u64>,
+    /// Go on when no port delivers anything any more: others are [attached](BridgeControl::attach)
+    /// later.
+    pub endless: bool,
     /// The buffer pool.
     pub pool: PoolConfig,
 }
@@ -84,7 +87,7 @@ impl Default for Bridge {
     fn default() -> Bridge {
         let Forward { workers, cores, idle, egress_wait, drain, at_rx, gro, gso, count, pool, .. } = Forward::default();
         let FdbConfig { max_entries, ageing, .. } = FdbConfig::default();
-        let (backlog, vlans) = (512, false);
+        let (backlog, vlans, endless) = (512, false, false);
         Bridge {
             workers,
             cores,
@@ -99,6 +102,7 @@ impl Default for Bridge {
             gro,
             gso,
             count,
+            endless,
             pool,
         }
     }
@@ -141,6 +145,19 @@ pub(super) fn refuse<X>(
     Err(StartError::Value { what, value: value.into(), rule: rule.into() })
 }
 
+const RULE: &str = "a bridge finds the port by the address: its rules pass or drop";
+
+/// Checks verdicts on received frames where something else decides the way; `rule`: what does.
+pub(super) fn check_pass_or_drop(verdicts: &Verdicts, rule: &str) -> Result<(), StartError> {
+    use towpath_engine::rules::PortSide::{A, B};
+    let Some(rules) = verdicts.rules() else { return Ok(()) };
+    rules.check(Layer::Ethernet.into(), 0)?;
+    match rules.first_reflecting(A).or(rules.first_reflecting(B)) {
+        Some(first) => refuse("rule", first, rule),
+        None => Ok(()),
+    }
+}
+
 impl Bridge {
     /// Starts the ports and the workers.
     ///
@@ -168,7 +185,7 @@ impl Bridge {
             let rule = format!("must be from 1 to {}", towpath_engine::bridge::fdb::MAX_ENTRIES);
             return refuse("max-entries", self.max_entries.to_string(), rule);
         }
-        self.check_verdicts(&self.at_rx)?;
+        self.check_rules()?;
         let pool = plan.pool_for(&infos.iter().collect::<Vec<_>>())?;
         let meter = Meter::new(Vec::new(), pool.clone());
         let (controls, ends) = (PortControls::default(), PortEnds::default());
@@ -181,7 +198,8 @@ impl Bridge {
         let (control, mut hubs) = BridgeControl::new(settings, limit)?;
         // All at once: what one port may deliver depends on what the others take.
         let accept = infos.iter().fold(Offloads::NONE, |all, info| all.with(info.tx_offloads));
-        for (mut port, opened) in ports {
+        let mut named = infos.clone();
+        for (at, (mut port, opened)) in ports.into_iter().enumerate() {
             let info = opened.info();
             if port.name.is_empty()
                 && let Some(netns) = &info.netns
@@ -189,6 +207,9 @@ impl Bridge {
             {
                 // Interfaces of the same name in different network namespaces.
                 port.name = format!("{}?netns={netns}", info.name);
+            }
+            if !port.name.is_empty() {
+                named[at].name.clone_from(&port.name);
             }
             control.add(port, opened, accept, &mut hubs)?;
         }
@@ -213,7 +234,7 @@ impl Bridge {
             ));
         }
         let tees = control.teeable();
-        let observed = Observed { notes, controls, infos, bridge: Some(control), router: None, tees };
+        let observed = Observed { notes, controls, infos: named, bridge: Some(control), router: None, tees };
         Ok(Ready::new(plan, threads, meter, observed, None, ends, needs).with_hits(hits))
     }
 
@@ -229,15 +250,13 @@ impl Bridge {
         if matches!(port.at_rx, Verdicts::Pass) { &self.at_rx } else { &port.at_rx }
     }
 
-    /// Packets pass or are dropped; the table decides where they go.
-    fn check_verdicts(&self, verdicts: &Verdicts) -> Result<(), StartError> {
-        use towpath_engine::rules::PortSide::{A, B};
-        let Some(rules) = verdicts.rules() else { return Ok(()) };
-        rules.check(Layer::Ethernet.into(), 0)?;
-        match rules.first_reflecting(A).or(rules.first_reflecting(B)) {
-            Some(rule) => refuse("rule", rule, "a bridge finds the port by the address: its rules pass or drop"),
-            None => Ok(()),
-        }
+    /// Checks the verdicts on received packets, as a start does: they pass or are dropped, and the
+    /// table decides where they go.
+    ///
+    /// # Errors
+    /// [`StartError`] names the rule that can't be applied.
+    pub fn check_rules(&self) -> Result<(), StartError> {
+        check_pass_or_drop(&self.at_rx, RULE)
     }
 
     /// Checks a port against the bridge.
@@ -251,7 +270,7 @@ impl Bridge {
             );
         }
         self.forward().check(info, info)?;
-        self.check_verdicts(&port.at_rx)?;
+        check_pass_or_drop(&port.at_rx, RULE)?;
         match &port.mode {
             PortMode::Plain => {}
             _ if !self.vlans => {

@@ -120,6 +120,7 @@ impl BridgeControl {
         let hub = |worker| {
             let hub = Hub::new(bridge::Bridge::new(fdb.clone(), bridge.vlans));
             let hub = hub.map_err(|source| StartError::Thread { worker, source })?;
+            let hub = if bridge.endless { hub.endless() } else { hub };
             Ok::<_, StartError>(limit.iter().fold(hub, |hub, limit| hub.with_limit(limit.clone())))
         };
         let made = (0..bridge.workers.max(1)).map(hub).collect::<Result<Hubs, _>>()?;

@@ -27,7 +27,11 @@ impl Forward {
         }
     }
 
-    pub(super) fn check_rules(&self, layer: Layer) -> Result<(), StartError> {
+    /// Checks the verdicts for packets of such a layer, as a start does.
+    ///
+    /// # Errors
+    /// [`StartError`] names the rule that can't be applied.
+    pub fn check_rules(&self, layer: Layer) -> Result<(), StartError> {
         let link = LinkKind::from(layer);
         for verdicts in [&self.at_rx, &self.in_lane] {
             let Some(rules) = verdicts.rules() else { continue };

@@ -38,14 +38,14 @@ use crate::tee::Teeable;
 use bridge_control::AnyHub;
 use check::{common_layer, notes};
 use failure::PortEnd;
-use observer::Observed;
+use observer::{Observed, RuleHits};
 use plan::Plan;
 use ready::Work;
 use router::AnyRouterHub;
 use running::PortEnds;
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_engine::filter::{FilterRules, Hits, LiveRules};
+use towpath_engine::filter::{FilterRules, LiveRules};
 use towpath_engine::gro_stage::GroStageConfig;
 use towpath_engine::idle::Idle;
 use towpath_engine::lane::{LaneConfig, Steering};
@@ -159,8 +159,7 @@ pub enum Verdicts {
     Pass,
     /// Textual rules and expressions.
     Rules(FilterRules),
-    /// Textual rules that are replaced while packets move. Their hits are those of
-    /// [`LiveRules::rules`], and not in the summary.
+    /// Textual rules that are replaced while packets move.
     ///
     /// ```
     /// use towpath::engine::filter::{FilterRules, LiveRules};
@@ -204,8 +203,12 @@ impl Verdicts {
     }
 
     /// How often each rule decides.
-    fn hits(&self) -> Option<Hits> {
-        if let Verdicts::Rules(rules) = self { Some(rules.hits().clone()) } else { None }
+    fn hits(&self) -> Option<RuleHits> {
+        match self {
+            Verdicts::Rules(rules) => Some(RuleHits::Fixed(rules.hits().clone())),
+            Verdicts::Live(rules) => Some(RuleHits::Live(rules.clone())),
+            Verdicts::Pass | Verdicts::Classifier(_) => None,
+        }
     }
 }
 

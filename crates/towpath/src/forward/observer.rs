@@ -3,7 +3,7 @@
 use super::{BridgeControl, PortControls, RouterControl};
 use crate::tee::{Tee, TeeConfig, TeeError, TeeSink, Teeable};
 use std::sync::Arc;
-use towpath_engine::filter::Hits;
+use towpath_engine::filter::{Hits, LiveRules};
 use towpath_engine::lane::LaneTable;
 use towpath_engine::report::Meter;
 use towpath_packet::port::Info;
@@ -16,6 +16,22 @@ pub(super) struct Observed {
     pub(super) bridge: Option<BridgeControl>,
     pub(super) tees: Teeable,
     pub(super) router: Option<RouterControl>,
+}
+
+/// The rules of a list, with how often each decided.
+#[derive(Debug, Clone)]
+pub(super) enum RuleHits {
+    Fixed(Hits),
+    Live(LiveRules),
+}
+
+impl RuleHits {
+    fn list(&self) -> Vec<(String, u64)> {
+        match self {
+            RuleHits::Fixed(hits) => hits.texts().iter().cloned().zip(hits.total()).collect(),
+            RuleHits::Live(rules) => rules.hits(),
+        }
+    }
 }
 
 /// A handle to the counters, settings and rules of joined ports. It works from any thread and may
@@ -37,7 +53,7 @@ pub(super) struct Observed {
 pub struct Observer {
     pub(super) meter: Meter,
     pub(super) controls: PortControls,
-    pub(super) hits: Vec<Hits>,
+    pub(super) hits: Vec<RuleHits>,
     pub(super) table: Option<Arc<LaneTable>>,
     infos: Arc<[Info]>,
     notes: Arc<[String]>,
@@ -47,7 +63,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<Hits>) -> Observer {
+    pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<RuleHits>) -> Observer {
         let Observed { notes, controls, infos, bridge, router, tees } = observed;
         let (infos, notes, tees) = (infos.into(), notes.into(), tees.into());
         Observer { meter, controls, hits, table: None, infos, notes, bridge, router, tees }
@@ -63,15 +79,10 @@ impl Observer {
         &self.controls
     }
 
-    /// How often each rule decided: the rules at the ingress, then those in lanes.
-    pub fn hits(&self) -> &[Hits] {
-        &self.hits
-    }
-
     /// How many packets each rule decided on: the rules at the ingress, then those in lanes, each
     /// list with its default as the last.
     pub fn rule_hits(&self) -> Vec<(String, u64)> {
-        self.hits.iter().flat_map(|hits| hits.texts().iter().cloned().zip(hits.total())).collect()
+        self.hits.iter().flat_map(RuleHits::list).collect()
     }
 
     /// The routes and neighbours of a router; `None` if no router runs.

@@ -1,11 +1,10 @@
 //! Started ports whose workers do not run yet.
 
-use super::observer::{Observed, Observer};
+use super::observer::{Observed, Observer, RuleHits};
 use super::plan::{AnyRoute, LANE_PAIRS, Placement};
 use super::running::PortEnds;
 use super::{AnyHub, AnyRouterHub, Forward, PortControls, REBALANCE, Running, StartError};
 use std::sync::Arc;
-use towpath_engine::filter::Hits;
 use towpath_engine::lane::{Balancer, LaneTable};
 use towpath_engine::report::{GroCounters, Meter, RouteMeter};
 use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
@@ -76,7 +75,7 @@ impl Ready {
     }
 
     /// With the rules of a bridge and its ports, in the place of those of a route.
-    pub(super) fn with_hits(mut self, hits: Vec<Hits>) -> Ready {
+    pub(super) fn with_hits(mut self, hits: Vec<RuleHits>) -> Ready {
         self.observer.hits = hits;
         self
     }

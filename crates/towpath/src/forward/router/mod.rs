@@ -25,7 +25,7 @@ pub use control::RouterControl;
 pub use towpath_engine::router::Route as RouterRoute;
 pub use towpath_engine::router::neighbour::Neighbour;
 
-use super::bridge::refuse;
+use super::bridge::{check_pass_or_drop, refuse};
 use super::check::common_layer;
 use super::failure::PortEnd;
 use super::hub::HubSettings;
@@ -33,7 +33,7 @@ use super::observer::Observed;
 use super::plan::Placement;
 use super::ready::Work;
 use super::running::PortEnds;
-use super::{Forward, Gso, PortControls, Ready, Running, StartError};
+use super::{Forward, Gso, PortControls, Ready, Running, StartError, Verdicts};
 use crate::any::{AnyPort, AnyRx, AnyTx};
 use crate::tee::Teeable;
 use control::Shared;
@@ -42,12 +42,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_engine::gro_stage::GroStageConfig;
-use towpath_engine::hub::Hub;
+use towpath_engine::hub::{Hub, HubPort};
 use towpath_engine::idle::Idle;
 use towpath_engine::report::Meter;
 use towpath_engine::route::Limit;
 use towpath_engine::router::neighbour::{Finder, Key, NeighbourConfig, Neighbours, Outcome, State};
 use towpath_engine::router::{self, Fib, Interface, Publisher, RouterConfig, RouterPort};
+use towpath_engine::rules::PortSide;
 use towpath_packet::port::{Layer, Needs, Port};
 use towpath_packet::{Direction, Offloads, PoolConfig};
 
@@ -85,6 +86,8 @@ pub struct Router {
     pub egress_wait: Duration,
     /// How long held packets get to leave after a stop.
     pub drain: Duration,
+    /// Verdicts on packets that interfaces receive: pass or drop.
+    pub at_rx: Verdicts,
     /// Coalescing, for each egress.
     pub gro: GroStageConfig,
     /// Whether egresses get super-packets.
@@ -109,7 +112,7 @@ pub struct Router {
 impl Default for Router {
     /// One worker that sleeps when idle, no routes; all else as in [`Forward`].
     fn default() -> Router {
-        let Forward { workers, cores, idle, egress_wait, drain, gro, gso, count, pool, .. } = Forward::default();
+        let Forward { workers, cores, idle, egress_wait, drain, at_rx, gro, gso, count, pool, .. } = Forward::default();
         let (routes, neighbours, netns) = (Vec::new(), Vec::new(), None);
         let (neighbour, config) = (NeighbourConfig::default(), RouterConfig::default());
         Router {
@@ -118,6 +121,7 @@ impl Default for Router {
             idle,
             egress_wait,
             drain,
+            at_rx,
             gro,
             gso,
             count,
@@ -200,6 +204,7 @@ impl Router {
     /// [`StartError`]; then everything is undone.
     pub fn prepare(self, ports: Vec<RouterPorts>) -> Result<Ready, StartError> {
         let plan = self.forward();
+        self.check_rules()?;
         if ports.is_empty() || ports.len() > MAX_PORTS {
             return refuse("ports", ports.len().to_string(), format!("a router has 1 to {MAX_PORTS}"));
         }
@@ -257,7 +262,8 @@ impl Router {
                 settings.attach(&info.name, port.control());
                 let mut started = hub.start(port, &info, accept, (watched.len(), &mut slots), || state)?;
                 for (part, hub) in started.parts.into_iter().zip(&mut hubs) {
-                    hub.add(number, part);
+                    let rules = self.at_rx.classifier(PortSide::A, Layer::Ethernet).filter(|_| number < many);
+                    hub.add(number, rules.into_iter().fold(part, HubPort::with_classifier));
                 }
                 // What belongs to no port is counted with the first one.
                 started.row.routes.append(&mut own);
@@ -285,7 +291,17 @@ impl Router {
         let tees = Teeable { slots, layer: Layer::Ethernet, interfaces: watched };
         let (notes, router) = (Vec::new(), Some(control));
         let observed = Observed { notes, controls: settings, infos, bridge: None, router, tees };
-        Ok(Ready::new(plan, threads, meter, observed, None, ends, needs))
+        let hits = self.at_rx.hits().into_iter().collect();
+        Ok(Ready::new(plan, threads, meter, observed, None, ends, needs).with_hits(hits))
+    }
+
+    /// Checks the verdicts on received packets, as a start does: they pass or are dropped, and routes
+    /// decide where they go.
+    ///
+    /// # Errors
+    /// [`StartError`] names the rule that can't be applied.
+    pub fn check_rules(&self) -> Result<(), StartError> {
+        check_pass_or_drop(&self.at_rx, "a router finds the port by its routes: its rules pass or drop")
     }
 
     fn forward(&self) -> Forward {
