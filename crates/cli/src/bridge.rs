@@ -5,47 +5,56 @@ use crate::commands::plan;
 use crate::control::ask;
 use crate::control::fdb::{self, Addresses};
 use crate::control::request::{Answer, Request};
-use crate::naming::position;
+use crate::naming::{Named, position};
 use crate::output::outln;
-use crate::run;
 use crate::units::grouped;
+use crate::watch;
 use std::error::Error;
 use std::process::ExitCode;
 use towpath::engine::bridge::{PortMode, StormLimits};
-use towpath::{Bridge, BridgePort, Directions, Forward, Opener, Role, StartError, Uri};
+use towpath::{Bridge, BridgePort, Directions, Forward, Opener, Role, StartError};
 
 /// Applies the values of an option to the ports that they name.
 fn apply<X: Clone>(
     option: &'static str,
     values: &[Of<X>],
-    uris: &[Uri],
+    named: &[Named],
     ports: &mut [BridgePort],
     set: impl Fn(&mut BridgePort, X),
 ) -> Result<(), StartError> {
     for Of { port, value } in values {
-        set(&mut ports[position(uris, option, port)?], value.clone());
+        set(&mut ports[position(named, option, port)?], value.clone());
     }
     Ok(())
 }
 
 /// `towpath bridge`.
 pub(crate) fn bridge(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let named = Named::all(&args.ports)?;
+    let (bridge, ports) = plan_of(args, &named)?;
+    let mut opener = Opener::new();
+    let opened = named.iter().map(|port| opener.open(&port.uri, Role::Both)).collect::<Result<Vec<_>, _>>()?;
+    opener.check()?;
+    watch::watch(bridge.prepare(ports.into_iter().zip(opened).collect())?, &args.run)
+}
+
+/// The bridge that the options describe, and its ports in the order of `named`.
+pub(crate) fn plan_of(args: &Args, named: &[Named]) -> Result<(Bridge, Vec<BridgePort>), Box<dyn Error>> {
     if !args.run.lanes.is_empty() {
         let rule = "a bridge has no lanes: use more workers".into();
         return Err(StartError::Value { what: "lanes", value: format!("{:?}", args.run.lanes), rule }.into());
     }
-    let uris = args.ports.iter().map(|port| port.parse()).collect::<Result<Vec<Uri>, _>>()?;
-    let mut ports = vec![BridgePort::default(); uris.len()];
-    apply("access", &args.access, &uris, &mut ports, |port, vlan| port.mode = PortMode::Access(vlan.0))?;
-    apply("trunk", &args.trunk, &uris, &mut ports, |port, vlans| port.mode = PortMode::Trunk { vlans, native: None })?;
-    apply("native", &args.native, &uris, &mut ports, |port, vlan| match &mut port.mode {
+    let mut ports = vec![BridgePort::default(); named.len()];
+    apply("access", &args.access, named, &mut ports, |port, vlan| port.mode = PortMode::Access(vlan.0))?;
+    apply("trunk", &args.trunk, named, &mut ports, |port, vlans| port.mode = PortMode::Trunk { vlans, native: None })?;
+    apply("native", &args.native, named, &mut ports, |port, vlan| match &mut port.mode {
         PortMode::Trunk { native, .. } => *native = Some(vlan.0),
         mode => *mode = PortMode::Access(vlan.0),
     })?;
-    apply("group", &args.group, &uris, &mut ports, |port, group| {
+    apply("group", &args.group, named, &mut ports, |port, group| {
         port.group = u16::try_from(group.0).unwrap_or(u16::MAX);
     })?;
-    apply("port-entries", &args.port_entries, &uris, &mut ports, |port, n| port.max_entries = Some(n.0))?;
+    apply("port-entries", &args.port_entries, named, &mut ports, |port, n| port.max_entries = Some(n.0))?;
     if let Some(pps) = args.storm {
         let pps = u32::try_from(pps).unwrap_or(u32::MAX);
         ports.iter_mut().for_each(|port| port.storm = StormLimits::all(pps));
@@ -54,10 +63,7 @@ pub(crate) fn bridge(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     bridge.vlans = !(args.access.is_empty() && args.trunk.is_empty() && args.native.is_empty());
     bridge.ageing = args.ageing;
     bridge.max_entries = usize::try_from(args.max_entries).unwrap_or(usize::MAX);
-    let mut opener = Opener::new();
-    let opened = uris.iter().map(|uri| opener.open(uri, Role::Both)).collect::<Result<Vec<_>, _>>()?;
-    opener.check()?;
-    run::watch(bridge.prepare(ports.into_iter().zip(opened).collect())?, &args.run)
+    Ok((bridge, ports))
 }
 
 /// A bridge with the options that all commands have.

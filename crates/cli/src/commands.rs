@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::output::{self, outln, show};
 use crate::units::grouped;
-use crate::{bench, bind, bridge, control, kinds, measure, probe, report, router, run, state, tee, top};
+use crate::{bench, bind, bridge, control, kinds, measure, probe, report, router, run, state, tee, top, watch};
 use clap::CommandFactory;
 use std::error::Error;
 use std::io::IsTerminal;
@@ -73,6 +73,8 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Report(args) => report::report(&args),
         Command::Bind(args) => bind::bind(&args),
         Command::Unbind(args) => bind::unbind(&args),
+        Command::Run(args) => run::run(args),
+        Command::Reload(args) => control::reload(&args),
         Command::Set(args) => control::set(&args),
         Command::State(args) => state::state(&args),
         Command::Top(args) => top::top(&args),
@@ -130,7 +132,7 @@ fn forward(mut fwd: Fwd) -> Outcome {
     note_file(&b)?;
     let b = opener.open(&b, to)?;
     opener.check()?;
-    run::run(plan, a, b, &fwd.run)
+    watch::run(plan, a, b, &fwd.run)
 }
 
 fn generate(mut args: Gen) -> Outcome {
@@ -155,7 +157,7 @@ fn generate(mut args: Gen) -> Outcome {
     let frames: Uri = format!("gen:{}", options.join(",")).parse()?;
     if let Some(maker) = opener.open_template_generator(&address, &frames)? {
         let nothing = opener.open(&"null:".parse()?, Role::Egress)?;
-        return run::run(plan(&args.run, Directions::OneWay, false)?, maker, nothing, &args.run);
+        return watch::run(plan(&args.run, Directions::OneWay, false)?, maker, nothing, &args.run);
     }
     note_file(&address)?;
     let to = opener.open(&address, Role::Egress)?;
@@ -164,7 +166,7 @@ fn generate(mut args: Gen) -> Outcome {
     }
     let from = opener.open(&format!("gen:{}", options.join(",")).parse()?, Role::Ingress)?;
     opener.check()?;
-    run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
+    watch::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
 
 fn drain(args: Sink) -> Outcome {
@@ -175,7 +177,7 @@ fn drain(args: Sink) -> Outcome {
     let to = if args.verify { format!("gen:verify=on,layer={layer}{expected}") } else { "null:".to_owned() };
     let to = opener.open(&to.parse()?, Role::Egress)?;
     opener.check()?;
-    run::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
+    watch::run(plan(&args.run, Directions::OneWay, false)?, from, to, &args.run)
 }
 
 fn echo(args: Echo) -> Outcome {
@@ -183,7 +185,7 @@ fn echo(args: Echo) -> Outcome {
     let port = opener.open(&args.port.parse()?, Role::Both)?;
     opener.check()?;
     let plan = plan(&args.run, Directions::OneWay, false)?;
-    run::watch(plan.prepare_echo(port)?, &args.run)
+    watch::watch(plan.prepare_echo(port)?, &args.run)
 }
 
 fn serve(args: Serve) -> Outcome {
@@ -207,7 +209,7 @@ fn capture(args: Record) -> Outcome {
     note_file(&to)?;
     let to = opener.open(&to, Role::Egress)?;
     opener.check()?;
-    run::run(plan, from, to, &args.run)
+    watch::run(plan, from, to, &args.run)
 }
 
 fn play(args: Replay) -> Outcome {
@@ -239,12 +241,12 @@ fn play(args: Replay) -> Outcome {
     note_file(&to)?;
     let to = opener.open(&to, Role::Egress)?;
     opener.check()?;
-    run::run(plan, from, to, &args.run)
+    watch::run(plan, from, to, &args.run)
 }
 
 /// A file that is there already is written anew: it is named before. A capture on standard output
 /// leaves it to nothing else.
-fn note_file(to: &Uri) -> Result<(), String> {
+pub(crate) fn note_file(to: &Uri) -> Result<(), String> {
     if to.scheme() != "pcap" {
         return Ok(());
     }
@@ -269,6 +271,16 @@ fn file(path: &Path, options: &[String]) -> Result<Uri, Box<dyn Error>> {
 
 fn verdicts(texts: &[String]) -> Result<Verdicts, RuleError> {
     if texts.is_empty() { Ok(Verdicts::Pass) } else { FilterRules::parse(texts).map(Verdicts::Rules) }
+}
+
+/// The options that a unit of a file has.
+pub(crate) fn run_of(command: &Command) -> Option<&Run> {
+    match command {
+        Command::Fwd(args) => Some(&args.run),
+        Command::Bridge(args) => Some(&args.run),
+        Command::Router(args) => Some(&args.run),
+        _ => None,
+    }
 }
 
 /// The options that all commands have.

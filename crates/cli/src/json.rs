@@ -23,6 +23,9 @@ enum Record<'a> {
         version: &'static str,
         time: f64,
         pid: u32,
+        /// Of several that `run` has.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        unit: Option<&'a str>,
         ports: Vec<Port<'a>>,
         notes: &'a [String],
         /// Parts of the sandbox that are not in force.
@@ -77,13 +80,14 @@ fn write(record: &Record<'_>) -> io::Result<()> {
     out.flush()
 }
 
-/// The first line of a run.
-pub(crate) fn start(observer: &Observer, missing: Vec<String>) -> io::Result<()> {
+/// The first line of a run, or of a unit of one.
+pub(crate) fn start(unit: Option<&str>, observer: &Observer, missing: Vec<String>) -> io::Result<()> {
     write(&Record::Start {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         time: time(),
         pid: process::id(),
+        unit,
         ports: observer.infos().iter().map(Port::new).collect(),
         notes: observer.notes(),
         missing,

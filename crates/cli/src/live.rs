@@ -1,7 +1,6 @@
 //! The live view while packets move: a line per port on a terminal, plain lines elsewhere, JSON on
 //! request.
 
-use crate::args::Run;
 use crate::measured::Measured;
 use crate::output;
 use crate::summary::{Happened, Line, Loss, event, loss, missed};
@@ -9,7 +8,7 @@ use crate::units::si;
 use console::Term;
 use std::io::{self, IsTerminal, Write};
 use towpath::PortControls;
-use towpath::engine::report::{GroReading, Meter, PortReading, Reading};
+use towpath::engine::report::{GroReading, PortReading, Reading};
 use towpath::packet::Missed;
 
 pub(crate) struct Live {
@@ -61,15 +60,20 @@ impl Area {
 }
 
 impl Live {
-    pub(crate) fn new(args: &Run, meter: &Meter) -> Live {
-        let last = meter.read();
-        let view = match (args.json, args.quiet) {
+    /// `last`: the counters of now.
+    pub(crate) fn new(json: bool, quiet: bool, last: Reading) -> Live {
+        let view = match (json, quiet) {
             (_, true) => View::Nothing,
             (true, _) => View::Json,
             _ if io::stderr().is_terminal() => View::Terminal(Area::new()),
             _ => View::Events,
         };
         Live { view, last, events: Vec::new(), losses: Vec::new(), given_up: 0 }
+    }
+
+    /// Begins anew with these counters: the ports are others.
+    pub(crate) fn restart(&mut self, last: Reading) {
+        self.last = last;
     }
 
     /// Prints what happened since the last update.

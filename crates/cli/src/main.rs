@@ -12,7 +12,8 @@
 //!   report    what is needed when a card or a board fails
 //!   bench     measurements as tables
 //!   measure   throughput and latency of what lies between two ports
-//!   run       start, watch, stop: common to all commands that move packets
+//!   watch     start, watch, stop: common to all commands that move packets
+//!   run       the units of a file, and their reload;  file: what a file says
 //!   sandbox   what of the sandbox is in force, for summary and probe
 //!   control   settings of the ports, changed while they run
 //!   server    the thread of a listening socket: --control and --metrics
@@ -38,6 +39,7 @@ mod bind;
 mod bridge;
 mod commands;
 mod control;
+mod file;
 mod findings;
 mod json;
 mod kinds;
@@ -58,6 +60,7 @@ mod summary;
 mod tee;
 mod top;
 mod units;
+mod watch;
 
 use clap::Parser;
 use nix::libc::{EMFILE, ENFILE, ENOMEM};

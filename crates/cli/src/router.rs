@@ -2,15 +2,13 @@
 
 use crate::args::{HopText, Of, RouteText, Router as Args, Subnet};
 use crate::commands::plan;
-use crate::naming::position;
-use crate::run;
+use crate::naming::{Named, position};
+use crate::watch;
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 use towpath::engine::router::Hop;
-use towpath::{
-    Directions, Forward, Opener, Role, Router, RouterInterface, RouterPorts, RouterRoute, StartError, Uri, Verdicts,
-};
+use towpath::{Directions, Forward, Opener, Role, Router, RouterInterface, RouterPorts, RouterRoute, StartError, Uri};
 
 /// The value of an option that breaks a rule.
 fn refuse<X>(what: &'static str, value: impl Into<String>, rule: impl Into<String>) -> Result<X, StartError> {
@@ -28,11 +26,11 @@ fn contains(subnet: &Subnet, address: IpAddr) -> bool {
 }
 
 /// A hop on the port that is named, or on the one port whose subnet has the gateway.
-fn hop(route: &RouteText, hop: &HopText, uris: &[Uri], addresses: &[Of<Subnet>]) -> Result<Hop, StartError> {
+fn hop(route: &RouteText, hop: &HopText, named: &[Named], addresses: &[Of<Subnet>]) -> Result<Hop, StartError> {
     let port = match (&hop.dev, hop.via) {
-        (Some(dev), _) => position(uris, "route", dev)?,
+        (Some(dev), _) => position(named, "route", dev)?,
         (None, Some(via)) => match addresses.iter().find(|of| contains(&of.value, via)) {
-            Some(of) => position(uris, "address", &of.port)?,
+            Some(of) => position(named, "address", &of.port)?,
             None => {
                 let rule =
                     format!("{via} is in no subnet of a port: name the port with 'dev', or give it an --address");
@@ -44,10 +42,10 @@ fn hop(route: &RouteText, hop: &HopText, uris: &[Uri], addresses: &[Of<Subnet>])
     Ok(Hop { port: port as u16, gateway: hop.via, weight: hop.weight })
 }
 
-fn routes(args: &Args, uris: &[Uri]) -> Result<Vec<RouterRoute>, StartError> {
+fn routes(args: &Args, named: &[Named]) -> Result<Vec<RouterRoute>, StartError> {
     let mut routes = Vec::new();
     for route in &args.route {
-        let hops = route.hops.iter().map(|one| hop(route, one, uris, &args.address)).collect::<Result<Vec<_>, _>>()?;
+        let hops = route.hops.iter().map(|one| hop(route, one, named, &args.address)).collect::<Result<Vec<_>, _>>()?;
         let is_ipv6 = hops.iter().any(|hop| hop.gateway.is_some_and(|gateway| gateway.is_ipv6()));
         let any = if is_ipv6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
         let Subnet { address, len } = route.prefix.unwrap_or(Subnet { address: any, len: 0 });
@@ -61,46 +59,56 @@ fn routes(args: &Args, uris: &[Uri]) -> Result<Vec<RouterRoute>, StartError> {
 
 /// `towpath router`.
 pub(crate) fn router(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let named = Named::all(&args.ports)?;
+    let (router, interfaces) = plan_of(args, &named)?;
+    let mut opener = Opener::new();
+    let ports = open(&router, interfaces, &named, &mut opener)?;
+    opener.check()?;
+    watch::watch(router.prepare(ports)?, &args.run)
+}
+
+/// The router that the options describe, and its interfaces in the order of `named`.
+pub(crate) fn plan_of(args: &Args, named: &[Named]) -> Result<(Router, Vec<RouterInterface>), Box<dyn Error>> {
     if !args.run.lanes.is_empty() {
         refuse("lanes", format!("{:?}", args.run.lanes), "a router has no lanes: use more workers")?;
     }
-    let uris = args.ports.iter().map(|port| port.parse()).collect::<Result<Vec<Uri>, _>>()?;
-    let mut router = like(plan(&args.run, Directions::Both, true)?)?;
-    router.routes = routes(args, &uris)?;
+    let mut router = like(plan(&args.run, Directions::Both, true)?);
+    router.routes = routes(args, named)?;
     router.netns.clone_from(&args.mirror);
-    let mut interfaces = vec![RouterInterface::default(); uris.len()];
+    let mut interfaces = vec![RouterInterface::default(); named.len()];
     for Of { port, value } in &args.address {
-        interfaces[position(&uris, "address", port)?].addresses.push((value.address, value.len));
+        interfaces[position(named, "address", port)?].addresses.push((value.address, value.len));
     }
-    let mut opener = Opener::new();
+    Ok((router, interfaces))
+}
+
+/// Opens the ports of a router, and the taps of one that mirrors a kernel.
+pub(crate) fn open(
+    router: &Router,
+    interfaces: Vec<RouterInterface>,
+    named: &[Named],
+    opener: &mut Opener,
+) -> Result<Vec<RouterPorts>, Box<dyn Error>> {
     let mut ports = Vec::new();
-    for (uri, interface) in uris.iter().zip(interfaces) {
+    for (Named { uri, .. }, interface) in named.iter().zip(interfaces) {
         let mut port = RouterPorts::new(interface, opener.open(uri, Role::Both)?);
-        if let Some(netns) = &args.mirror {
+        if let Some(netns) = &router.netns {
             let tap: Uri = format!("tap:{}?netns={netns}", uri.target()).parse()?;
             port = port.with_control(opener.open(&tap, Role::Both)?);
         }
         ports.push(port);
     }
-    opener.check()?;
-    run::watch(router.prepare(ports)?, &args.run)
+    Ok(ports)
 }
 
 /// A router with the options that all commands have.
-fn like(plan: Forward) -> Result<Router, StartError> {
+fn like(plan: Forward) -> Router {
     let Forward { workers, cores, idle, egress_wait, drain, at_rx, gro, gso, count, pool, .. } = plan;
-    if !matches!(at_rx, Verdicts::Pass) {
-        return refuse(
-            "rule",
-            format!("{at_rx:?}"),
-            "a router has no rules of its own: use routes that refuse, or 'fwd'",
-        );
-    }
     let mut router = Router::default();
     (router.workers, router.cores, router.idle) = (workers, cores, idle);
-    (router.egress_wait, router.drain) = (egress_wait, drain);
+    (router.egress_wait, router.drain, router.at_rx) = (egress_wait, drain, at_rx);
     (router.gro, router.gso, router.count, router.pool) = (gro, gso, count, pool);
-    Ok(router)
+    router
 }
 
 #[cfg(test)]
@@ -109,7 +117,7 @@ mod tests {
     use towpath::engine::router::Action;
 
     fn made(text: &str) -> Result<RouterRoute, String> {
-        let uris: Vec<Uri> = ["tap:a", "tap:b"].map(|uri| uri.parse().unwrap()).into();
+        let named = Named::all(&["tap:a", "tap:b"].map(str::to_owned)).unwrap();
         let addresses = ["tap:a=192.0.2.1/24", "tap:b=2001:db8::1/64"].map(|text| text.parse().unwrap());
         let run = ["towpath", "router", "tap:a", "tap:b"];
         let crate::args::Command::Router(mut args) = <crate::args::Args as clap::Parser>::parse_from(run).command
@@ -117,7 +125,7 @@ mod tests {
             panic!("another command");
         };
         (args.address, args.route) = (addresses.into(), vec![text.parse()?]);
-        routes(&args, &uris).map(|mut routes| routes.remove(0)).map_err(|error| error.to_string())
+        routes(&args, &named).map(|mut routes| routes.remove(0)).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub(crate) enum Line<'a> {
     /// At the end: totals, mean rates, the balance.
     Summary {
         time: f64,
+        /// Of several that `run` has.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        unit: Option<&'a str>,
         seconds: f64,
         ports: Vec<Port<'a>>,
         gro: Gro,
@@ -277,6 +280,7 @@ impl<'a> Line<'a> {
     }
 
     fn summary(
+        unit: Option<&'a str>,
         summary: &'a Summary,
         tees: &'a [TeeReport],
         measured: &'a Measured,
@@ -287,6 +291,7 @@ impl<'a> Line<'a> {
         let gone = failures.iter().filter(|failure| matches!(failure, Failure::Gone { .. }));
         Line::Summary {
             time: time(),
+            unit,
             seconds: reading.elapsed.as_secs_f64(),
             ports: ports(reading, reading),
             gro: Gro::new(&reading.gro),
@@ -313,10 +318,10 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The last line of `--json`.
-pub(crate) fn json(summary: &Summary, tees: &[TeeReport], enforced: &Enforced) -> io::Result<()> {
+/// The last line of `--json`, or that of a unit.
+pub(crate) fn json(unit: Option<&str>, summary: &Summary, tees: &[TeeReport], enforced: &Enforced) -> io::Result<()> {
     let mut out = output::lock();
-    serde_json::to_writer(&mut out, &Line::summary(summary, tees, &Measured::of(summary), enforced))?;
+    serde_json::to_writer(&mut out, &Line::summary(unit, summary, tees, &Measured::of(summary), enforced))?;
     writeln!(out)
 }
 

@@ -156,7 +156,7 @@ fn what_is_wrong_is_named_before_anything_moves() {
         let stderr = run(&all).code(2).stderr;
         assert!(stderr.contains(part), "{args:?}: {stderr}");
     };
-    wrong(&["--access", "tap:x=1"], "must name a port of the command: gen:, null:");
+    wrong(&["--access", "tap:x=1"], "must name a port: gen:, null:");
     wrong(&["--access", "null:=0"], "1 to 4094");
     wrong(&["--trunk", "null:=10-5"], "10+100-199");
     wrong(&["--lanes", "0"], "a bridge has no lanes");

@@ -57,6 +57,7 @@ fn hosts_of_two_subnets_reach_each_other_and_routes_that_refuse_are_kept() {
     for route in ["203.0.113.0/24 via 198.51.100.2", "unreachable 203.0.113.128/25"] {
         args.extend(["--route".into(), route.into()]);
     }
+    args.extend(["--rule".into(), "drop dst host 203.0.113.2".into()]);
     let towpath = Towpath::start(&args.iter().map(String::as_str).collect::<Vec<_>>());
     hosts.use_gateways();
     hosts.reach_each_other();
@@ -65,7 +66,11 @@ fn hosts_of_two_subnets_reach_each_other_and_routes_that_refuse_are_kept() {
     let refused = support::run(&mut hosts.one.command("ping", "-c 1 -W 5 203.0.113.200"));
     let text = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(!refused.status.success() && text.contains("From 192.0.2.1") && text.contains("Unreachable"), "{text}");
-    towpath.stop().code(0).summary().is_balanced();
+    succeed(&mut hosts.two.command("ip", "address add 203.0.113.2/32 dev b"));
+    assert!(!answers(&hosts.one, "203.0.113.2"), "a rule drops it");
+    let summary = towpath.stop().code(0).summary();
+    summary.is_balanced();
+    assert!(summary.dropped("filtered") > 0 && summary.rules[0].packets > 0, "{:?}", summary.rules);
 }
 
 #[test]
@@ -93,7 +98,7 @@ fn what_a_router_can_not_do_is_refused_by_name() {
         (&["router", "null:", "--route", "10.0.0.0/8 via 192.0.2.9"], "in no subnet"),
         (&["router", "null:", "--route", "10.0.0.0/8"], "must lead somewhere"),
         (&["router", "null:", "--mirror", "x", "--route", "default dev null:"], "cannot be used with"),
-        (&["router", "null:", "--rule", "drop udp"], "routes that refuse"),
+        (&["router", "null:", "--rule", "tx udp"], "its rules pass or drop"),
         (&["router", "null:", "--lanes", "0"], "no lanes"),
     ] {
         let refused = run(args).code(2);

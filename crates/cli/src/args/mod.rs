@@ -6,11 +6,13 @@
 //! | `run` | options of commands that move packets |
 //! | `bench` | options of `bench` |
 //! | `bridge` | options of `bridge` and `fdb` |
+//! | `file` | options of `run` and `reload` |
 //! | `measure` | options of `measure` |
 //! | `router` | options of `router` |
 
 mod bench;
 mod bridge;
+mod file;
 mod measure;
 mod router;
 mod run;
@@ -20,6 +22,7 @@ pub(crate) use bench::{
     CpumapTable, Read, Ring,
 };
 pub(crate) use bridge::{Bridge, Fdb, Of};
+pub(crate) use file::{Reload, RunFile};
 pub(crate) use measure::Measure;
 pub(crate) use router::{HopText, RouteText, Router, Subnet};
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
@@ -58,6 +61,25 @@ Examples:
   towpath bridge packet:eth1 tap:vm0 tap:vm1 --storm 1000     at most 1000 broadcasts per second from each port
   towpath bridge tap:a tap:b xdp:eth1 --access tap:a=10 --access tap:b=20 --trunk xdp:eth1=10+20
   towpath bridge tap:a tap:b tap:c --control /run/towpath.sock      and then: towpath fdb --control /run/towpath.sock";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  towpath run /etc/towpath/main.toml --check
+  towpath run /etc/towpath/main.toml
+
+A file has units with the options of the commands, without dashes:
+  control = \"/run/towpath.sock\"
+
+  [bridge.lan]                                  # as 'towpath bridge'
+  ageing = \"60s\"
+  rule = [\"drop udp dport 53\"]
+  [bridge.lan.ports]
+  a = \"tap:a\"
+  up = { port = \"xdp:eth1\", trunk = \"10+20\", native = 1 }
+
+  [pair.wan]                                    # as 'towpath fwd'; [router.NAME] as 'towpath router'
+  a = \"packet:eth2\"
+  b = \"tap:wan\"";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -101,6 +123,12 @@ pub(crate) enum Command {
         towpath router xdp:eth1 xdp:eth2 --mirror plane      FRR or BIRD run in the network namespace 'plane' (docs/router.md)"
     )]
     Router(Router),
+    /// Run what a file describes: any number of pairs, bridges and routers; SIGHUP or 'towpath reload' reads it again
+    #[command(after_help = RUN_EXAMPLES, after_long_help = format!("{RUN_EXAMPLES}\n\n{}", list()))]
+    Run(RunFile),
+    /// Have a running 'towpath run' read its file again (see --control); what did not change goes on
+    #[command(after_help = "Example:\n  towpath reload --control /run/towpath.sock")]
+    Reload(Reload),
     /// Show the addresses that a running bridge knows (see --control of 'bridge')
     #[command(after_help = "Example:\n  towpath fdb --control /run/towpath.sock --flush tap:a")]
     Fdb(Fdb),

@@ -6,6 +6,7 @@ use clap::{Args as ClapArgs, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath::engine::lane::Steering;
+use towpath::sandbox::Level;
 use towpath::tee::TeeSpec;
 use towpath::wire::Toeplitz;
 
@@ -114,6 +115,16 @@ pub(crate) enum SandboxArg {
     Prefer,
     /// Nothing is given up
     Off,
+}
+
+impl SandboxArg {
+    pub(crate) fn level(self) -> Level {
+        match self {
+            SandboxArg::Require => Level::Require,
+            SandboxArg::Prefer => Level::Prefer,
+            SandboxArg::Off => Level::Off,
+        }
+    }
 }
 
 /// Whether egresses get super-packets.

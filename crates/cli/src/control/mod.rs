@@ -16,8 +16,9 @@ pub(crate) mod request;
 pub(crate) mod settings;
 mod tees;
 
-use crate::args::Set;
+use crate::args::{Reload, Set};
 use crate::output::outln;
+use crate::run::while_nothing_opens;
 use crate::server::{Answers, Server, Socket, TIMEOUT};
 use crate::state::{State, gather};
 use request::{Answer, LONGEST, LONGEST_ANSWER, Request, answer, parse};
@@ -30,17 +31,23 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use tees::Tees;
 use towpath::packet::port::SettingValue;
 use towpath::{Observer, PortControls};
 use towpath_sys::unix_socket::{self, Access, Kind};
 
+/// How long a reload may take: ports are opened, and those that end have time to drain.
+const LONGEST_RELOAD: Duration = Duration::from_secs(120);
+
 /// What the socket answers from.
 #[derive(Clone)]
 pub(crate) struct Service {
     /// What runs now, by name: one for `fwd A B`.
     pub(crate) observers: Arc<dyn Fn() -> Vec<(String, Observer)> + Send + Sync>,
+    /// Takes connections that ask for a reload; `None` if there is no file.
+    pub(crate) reload: Option<Sender<UnixStream>>,
 }
 
 impl Service {
@@ -52,7 +59,7 @@ impl Service {
             _ => "fwd",
         };
         let one = vec![(name.to_owned(), observer.clone())];
-        Service { observers: Arc::new(move || one.clone()) }
+        Service { observers: Arc::new(move || one.clone()), reload: None }
     }
 
     /// The state of now. `watched`: the routes count their largest flows, for the next reading.
@@ -107,9 +114,15 @@ impl Answers for Lines {
         if !request.contains(&b'\n') {
             return false;
         }
-        let Ok(Request::Tee(tee)) = parse(request) else { return false };
-        if let Ok(stream) = stream.try_clone() {
-            self.tees.start(OwnedFd::from(stream).into(), &tee, &self.service);
+        let (request, stream) = match (parse(request), stream.try_clone()) {
+            (Ok(request), Ok(stream)) => (request, UnixStream::from(OwnedFd::from(stream))),
+            _ => return false,
+        };
+        match (request, &self.service.reload) {
+            (Request::Tee(tee), _) => while_nothing_opens(|| self.tees.start(stream, &tee, &self.service)),
+            // It takes longer than a request may.
+            (Request::Reload, Some(reload)) => return reload.send(stream).is_ok(),
+            _ => return false,
         }
         true
     }
@@ -176,6 +189,32 @@ pub(crate) fn ask(path: &Path, request: &Request) -> Result<String, Box<dyn Erro
     if line.is_empty() { Err(format!("--control {at}: closed without an answer").into()) } else { Ok(line) }
 }
 
+/// `towpath reload`.
+pub(crate) fn reload(args: &Reload) -> Result<ExitCode, Box<dyn Error>> {
+    let stream = send(&args.control, &Request::Reload)?;
+    stream.set_read_timeout(Some(LONGEST_RELOAD))?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(LONGEST_ANSWER)).read_line(&mut line).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => format!("--control {}: no answer in {LONGEST_RELOAD:?}", args.control.display()),
+        _ => slow(&args.control, &error),
+    })?;
+    match serde_json::from_str(&line)? {
+        Answer::Reloaded { changes, failures } => {
+            if args.json {
+                outln!("{}", line.trim_end())?;
+            } else {
+                let nothing = changes.is_empty() && failures.is_empty();
+                let lines = changes.iter().cloned().chain(nothing.then(|| "nothing has changed".to_owned()));
+                lines.into_iter().try_for_each(|line| outln!("{line}"))?;
+                failures.iter().for_each(|line| eprintln!("towpath: {line}"));
+            }
+            Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Answer::Error(error) => Err(error.into()),
+        _ => Err(unexpected(&args.control)),
+    }
+}
+
 fn unexpected(path: &Path) -> Box<dyn Error> {
     format!("--control {}: an answer to another request", path.display()).into()
 }
@@ -236,7 +275,7 @@ mod tests {
     fn listener() -> (tempfile::TempDir, std::path::PathBuf, Listener) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
-        let listener = Listener::new(&path, Service { observers: Arc::new(Vec::new) }).unwrap();
+        let listener = Listener::new(&path, Service { observers: Arc::new(Vec::new), reload: None }).unwrap();
         (dir, path, listener)
     }
 

@@ -25,6 +25,8 @@ pub(crate) enum Request {
     Ports,
     /// A tee: blocks of pcapng follow the answer.
     Tee(TeeRequest),
+    /// To read the file of `run` again.
+    Reload,
 }
 
 /// What a tee copies.
@@ -52,6 +54,8 @@ pub(crate) enum Answer {
     Ports(Vec<String>),
     /// The ports of the tee, whose blocks follow.
     Tee(Vec<String>),
+    /// What a reload changed, and what it could not.
+    Reloaded { changes: Vec<String>, failures: Vec<String> },
     /// Why nothing was done.
     Error(String),
 }
@@ -78,6 +82,7 @@ pub(crate) fn answer(request: &[u8], service: &Service) -> serde_json::Result<Ve
         Request::Ports => Ok(Answer::Ports(service.port_names())),
         // The connection becomes its stream; see `control::tees`.
         Request::Tee(_) => Err("a tee takes the whole connection".to_owned()),
+        Request::Reload => Err("nothing can be read again: it was started without a file (towpath run)".to_owned()),
     });
     line(&answer.unwrap_or_else(Answer::Error))
 }

@@ -125,7 +125,7 @@ mod tests {
     fn an_address_that_others_reach_is_noted_and_so_is_a_port_that_was_chosen() {
         let notes = |text: &str| {
             let address = text.parse::<Address>().unwrap();
-            address.serve(Service { observers: Arc::new(Vec::new) }).unwrap().notes()
+            address.serve(Service { observers: Arc::new(Vec::new), reload: None }).unwrap().notes()
         };
         let [chosen] = &notes("0")[..] else { panic!("one note") };
         assert!(chosen.starts_with("metrics: http://127.0.0.1:") && !chosen.ends_with(":0/"), "{chosen}");

@@ -162,7 +162,7 @@ mod tests {
     use std::sync::Arc;
 
     fn http(on_loopback: bool) -> Http {
-        Http::new(Service { observers: Arc::new(Vec::new) }, on_loopback)
+        Http::new(Service { observers: Arc::new(Vec::new), reload: None }, on_loopback)
     }
 
     /// The response to a request, in which `\n` stands for the end of a line.

@@ -230,6 +230,15 @@ impl Finished {
         }
     }
 
+    /// All summaries: one for each unit of `run` that has ended.
+    pub(crate) fn summaries(&self) -> Vec<Summary> {
+        let all = self.stdout.lines().filter_map(|line| match serde_json::from_str(line) {
+            Ok(Line::Summary(summary)) => Some(*summary),
+            _ => None,
+        });
+        all.collect()
+    }
+
     /// Asserts the exit code.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Finished {

@@ -1,22 +1,23 @@
 //! Start, watch, stop: common to all commands that move packets.
 
-use crate::args::{Run, SandboxArg};
+use crate::args::Run;
 use crate::control::{Listener, Service};
 use crate::json;
 use crate::live::Live;
-use crate::metrics::Metrics;
+use crate::metrics::{Address, Metrics};
 use crate::output::is_read;
 use crate::summary;
 use crate::tee::Tees;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use towpath::packet::port::{Calls, Needs, PathUse};
-use towpath::sandbox::{self, Enforced, Level};
+use towpath::sandbox::{self, Enforced};
 use towpath::{AnyPort, Forward, Ready};
 
 /// Interval at which the main thread checks for finished workers and signals.
@@ -56,10 +57,13 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
     }
     let mut output = Ok(true);
     if args.json {
-        output =
-            is_read(json::start(running.observer(), enforced.missing().iter().map(|part| part.to_string()).collect()));
+        output = is_read(json::start(
+            None,
+            running.observer(),
+            enforced.missing().iter().map(|part| part.to_string()).collect(),
+        ));
     }
-    let mut live = Live::new(args, running.meter());
+    let mut live = Live::new(args.json, args.quiet, running.meter().read());
     let started = Instant::now();
     let mut next = started + args.interval;
     loop {
@@ -84,7 +88,7 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
     let tees = tees.stop();
     output?;
     is_read(if args.json {
-        summary::json(&summary, &tees, &enforced)
+        summary::json(None, &summary, &tees, &enforced)
     } else {
         summary::print(&summary, &tees, &enforced)
     })?;
@@ -95,15 +99,15 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
 /// Leaves the process what the ports, and the sockets of `--control` and `--metrics`, use from now
 /// on.
 fn enforce(needs: Needs, args: &Run) -> Result<Enforced, Box<dyn Error>> {
-    let level = match args.sandbox {
-        SandboxArg::Require => Level::Require,
-        SandboxArg::Prefer => Level::Prefer,
-        SandboxArg::Off => Level::Off,
-    };
-    let needs = match &args.control {
+    let needs = needs_of_servers(needs, args.control.as_deref(), args.metrics.as_ref());
+    Ok(sandbox::enforce(&needs, args.sandbox.level()).map_err(|error| format!("--{error}"))?)
+}
+
+/// With what the sockets of `--control` and `--metrics` use.
+pub(crate) fn needs_of_servers(needs: Needs, control: Option<&Path>, metrics: Option<&Address>) -> Needs {
+    let needs = match control {
         Some(path) => needs.calls([Calls::Sockets, Calls::Accept]).directory_of(path, PathUse::Remove),
         None => needs,
     };
-    let needs = args.metrics.iter().fold(needs, |needs, at| at.needs(needs));
-    Ok(sandbox::enforce(&needs, level).map_err(|error| format!("--{error}"))?)
+    metrics.into_iter().fold(needs, |needs, at| at.needs(needs))
 }
