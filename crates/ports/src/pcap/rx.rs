@@ -143,7 +143,7 @@ impl Skipped {
         self.first.get_or_insert(event);
         self.formless |= event.is_formless();
         events.count(event);
-        counters.missed(Missed::Unreadable, 1);
+        counters.missed(if event.is_formless() { Missed::NoForm } else { Missed::Unreadable }, 1);
     }
 }
 

@@ -169,6 +169,11 @@ impl<'a> Frame<'a> {
     fn whole(frame: Captured<'a>) -> Frame<'a> {
         Frame { head: None, rest: frame.data, missing: frame.missing }
     }
+
+    /// Its bytes, in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.head.iter().flatten().chain(self.rest).copied().collect()
+    }
 }
 
 /// The frames of a record: one, or those of an 802.11 aggregate (A-MSDU). Each is a frame or the

@@ -173,33 +173,28 @@ fn a_lan_s_addresses_and_type_are_kept_and_802_2_without_a_type_stands_behind_it
     ];
     for (number, data, expected) in &table {
         let link = Link::from_number(*number).unwrap();
-        assert_eq!(bytes(only(link, data, Layer::Ethernet).unwrap()), **expected, "link type {number}: {data:x?}");
+        assert_eq!(only(link, data, Layer::Ethernet).unwrap().to_vec(), **expected, "link type {number}: {data:x?}");
         assert_eq!(only(link, data, Layer::Ip).unwrap().rest, v4(), "link type {number}: {data:x?}");
         for len in 0..data.len() {
             // What the capture cut is missing, and nothing else changes.
             let frame = link.frames(&data[..len], data.len(), Layer::Ethernet).next().unwrap();
             let Ok(frame) = frame else { continue };
-            let had = bytes(frame);
+            let had = frame.to_vec();
             assert!(had == expected[..had.len()], "link type {number}: {data:x?} cut to {len}");
             assert_eq!(had.len() + frame.missing, expected.len(), "link type {number}: {data:x?} cut to {len}");
         }
     }
     // Spanning tree has no type, AppleTalk's AARP one that a bridge would write otherwise.
     let tree = cat(&[&[0x57], &both, &[0x42, 0x42, 3, 0, 0]]);
-    assert_eq!(bytes(only(Link::Fddi, &tree, Layer::Ethernet).unwrap()), cat(&[&both, &[0, 5, 0x42, 0x42, 3, 0, 0]]));
+    assert_eq!(only(Link::Fddi, &tree, Layer::Ethernet).unwrap().to_vec(), cat(&[&both, &[0, 5, 0x42, 0x42, 3, 0, 0]]));
     let aarp = cat(&[&[0x57], &both, &[0xaa, 0xaa, 3, 0, 0, 0, 0x80, 0xf3, 1]]);
     let expected = cat(&[&both, &[0, 9, 0xaa, 0xaa, 3, 0, 0, 0, 0x80, 0xf3, 1]]);
-    assert_eq!(bytes(only(Link::Fddi, &aarp, Layer::Ethernet).unwrap()), expected);
+    assert_eq!(only(Link::Fddi, &aarp, Layer::Ethernet).unwrap().to_vec(), expected);
     let tunnel = cat(&[&[0x57], &both, &[0xaa, 0xaa, 3, 0, 0, 0xf8, 0x80, 0xf3, 1]]);
-    assert_eq!(bytes(only(Link::Fddi, &tunnel, Layer::Ethernet).unwrap()), cat(&[&both, &[0x80, 0xf3, 1]]));
+    assert_eq!(only(Link::Fddi, &tunnel, Layer::Ethernet).unwrap().to_vec(), cat(&[&both, &[0x80, 0xf3, 1]]));
     let tagged = cat(&[&both, &[0, 0, 0, 1, 0, 3, 0x42, 0x42, 3, 0, 0]]);
     let expected = cat(&[&both, &[0, 3, 0x42, 0x42, 3]]);
-    assert_eq!(bytes(only(Link::BroadcomTag, &tagged, Layer::Ethernet).unwrap()), expected);
-}
-
-/// A frame with its header.
-fn bytes(frame: Frame) -> Vec<u8> {
-    [frame.head.as_ref().map_or(&[][..], |head| head), frame.rest].concat()
+    assert_eq!(only(Link::BroadcomTag, &tagged, Layer::Ethernet).unwrap().to_vec(), expected);
 }
 
 proptest! {

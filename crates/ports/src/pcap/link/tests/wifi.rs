@@ -20,7 +20,7 @@ fn ethernet(destination: Mac, source: Mac) -> Vec<u8> {
 
 /// The frames of a record, or why they have no form.
 fn frames(link: Link, data: &[u8]) -> Vec<Result<Vec<u8>, Unfit>> {
-    link.frames(data, data.len(), Layer::Ethernet).map(|frame| frame.map(bytes)).collect()
+    link.frames(data, data.len(), Layer::Ethernet).map(|frame| frame.map(|frame| frame.to_vec())).collect()
 }
 
 /// Subframes of an A-MSDU.
@@ -170,7 +170,7 @@ fn a_check_sequence_that_the_capture_cut_is_no_part_of_what_is_missing() {
         let data = &whole[..whole.len() - cut];
         let frame = Link::WifiRadiotap.frames(data, whole.len(), Layer::Ethernet).next().unwrap().unwrap();
         let missing = cut.saturating_sub(4);
-        assert_eq!((bytes(frame), frame.missing), (ethernet(C, B)[..14 + 24 - missing].to_vec(), missing));
+        assert_eq!((frame.to_vec(), frame.missing), (ethernet(C, B)[..14 + 24 - missing].to_vec(), missing));
     }
 }
 
@@ -257,7 +257,7 @@ proptest! {
                 ends += 1;
                 continue;
             };
-            let had = bytes(frame);
+            let had = frame.to_vec();
             prop_assert_eq!(&had, &whole[..had.len()]);
             prop_assert_eq!(had.len() + frame.missing, whole.len());
             ends += usize::from(frame.missing > 0);
