@@ -12,18 +12,19 @@
 //! ```
 //!
 //! Frames of other types, encrypted ones, fragments and those without a body have no such form.
-//! Retransmissions are frames as any other. Sections are those of IEEE 802.11-2020.
+//! Retransmissions are frames as any other. Fields are those of IEEE 802.11-2020: headers in 9.2.4,
+//! A-MSDUs in 9.3.2.2.
 
 use super::parts::{Captured, Parts};
 use super::{Payload, Unfit, lan};
 use towpath_wire::ethernet::Mac;
 
-/// Most bytes of an A-MSDU (table 9-25).
+/// Most bytes of an A-MSDU, that of a VHT frame.
 const MAX_AMSDU: usize = 11_454;
 
 /// An 802.11 frame without a check sequence. If `padded`, its header is padded to words.
 pub(super) fn payload(frame: Captured<'_>, padded: bool) -> Result<Payload<'_>, Unfit> {
-    // 9.2.4.1: version, type, subtype; flags.
+    // Version, type, subtype; flags.
     let [kind, flags] = frame.bytes(0)?;
     match kind & 0x0f {
         0x08 => {}
@@ -64,8 +65,8 @@ pub(super) fn payload(frame: Captured<'_>, padded: bool) -> Result<Payload<'_>, 
     if body.len() == 0 {
         return Err(Unfit::NoData);
     }
-    // 9.2.4.5.9: the bit has other meanings outside of a mesh, where no frame has four addresses
-    // or comes from a neighbour for a group.
+    // The bit has other meanings outside of a mesh. Within one, frames have four addresses, or three
+    // if they are for a group.
     let in_mesh = qos[1] & 1 != 0 && from_ds && (to_ds || one[0] & 1 != 0);
     if qos[0] & 0x80 != 0 {
         return Ok(Payload::Aggregate(Subframes { rest: body, left: MAX_AMSDU, in_mesh }));
@@ -75,8 +76,8 @@ pub(super) fn payload(frame: Captured<'_>, padded: bool) -> Result<Payload<'_>, 
 
 /// The body of a frame or subframe, behind the mesh control if there is one.
 fn msdu(mut body: Captured<'_>, mut destination: Mac, mut source: Mac, in_mesh: bool) -> Result<Parts<'_>, Unfit> {
-    // 9.2.4.7.3: the number of further addresses, in an octet whose other bits are zero; no 802.2
-    // header begins so.
+    // The number of further addresses, in an octet whose other bits are zero; no 802.2 header
+    // begins so.
     if let ([extension @ 0..=2, ..], true) = (body.data, in_mesh) {
         match extension {
             1 => source = body.bytes(6)?,
@@ -88,7 +89,7 @@ fn msdu(mut body: Captured<'_>, mut destination: Mac, mut source: Mac, in_mesh: 
     lan::llc(body, Some(destination), Some(source))
 }
 
-/// The subframes of an A-MSDU (9.3.2.2.2). At least one, the last of which may be damaged.
+/// The subframes of an A-MSDU. At least one, the last of which may be damaged.
 #[derive(Debug, Clone)]
 pub(super) struct Subframes<'a> {
     rest: Captured<'a>,
