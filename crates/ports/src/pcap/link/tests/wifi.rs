@@ -118,6 +118,9 @@ fn a_mesh_control_field_is_left_out_and_its_addresses_are_the_ends() {
     assert_eq!(frames(Link::Wifi, &four(&[SNAP, &v4()])), [Ok(ethernet(C, D))]);
     let station = frame(0x88, 2, [A, B, C], &[&[0, 1], SNAP, &v4()]);
     assert_eq!(frames(Link::Wifi, &station), [Ok(ethernet(A, C))]);
+    let null_sap = [0, 1, 0xaf, 0x81, 1, 0];
+    let station = frame(0x88, 2, [A, B, C], &[&[0, 0], &null_sap]);
+    assert_eq!(frames(Link::Wifi, &station), [Ok(cat(&[&A, &C, &[0, 6], &null_sap]))]);
     let data = four(&[&mesh(2), &A]);
     assert_eq!(frames(Link::Wifi, &data), [Err(Unfit::Cut)]);
 }
