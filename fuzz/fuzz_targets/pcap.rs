@@ -29,12 +29,18 @@ fuzz_target!(|bytes: &[u8]| {
                 assert!(!record.data.is_empty());
                 total += record.data.len();
                 for layer in [Layer::Ethernet, Layer::Ip] {
-                    let Ok(frame) = record.link.frame(record.data, layer) else { continue };
-                    assert!(frame.rest.len() <= record.data.len());
-                    let mut bytes = [frame.head.as_ref().map_or(&[][..], |head| head), frame.rest].concat();
-                    let before = bytes.len();
-                    EDITS.apply(&mut bytes, layer);
-                    assert!(bytes.len() - before <= 4);
+                    let (mut frames, mut all) = (0, 0);
+                    for frame in record.frames(layer) {
+                        frames += 1;
+                        let Ok(frame) = frame else { continue };
+                        all += frame.rest.len();
+                        assert!(frame.rest.len() + frame.missing <= record.original as usize);
+                        let mut bytes = frame.to_vec();
+                        let before = bytes.len();
+                        EDITS.apply(&mut bytes, layer);
+                        assert!(bytes.len() - before <= 4);
+                    }
+                    assert!(frames >= 1 && all <= record.data.len());
                 }
             }
             Item::Bad { at, .. } => assert!(at <= bytes.len() as u64),

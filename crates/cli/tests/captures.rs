@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use support::datapath::{Line, Summary, command, run};
 use support::files::Files;
 use support::traffic::{judged, ping, tcp, udp};
-use support::{Hosts, Namespace, Need, Towpath, needs, until};
+use support::{Hosts, Namespace, Need, Towpath, needs, succeed, until};
 
 /// The bytes of the packets in a pcap file with this machine's byte order.
 fn packets(path: &Path) -> Vec<Vec<u8>> {
@@ -386,9 +386,153 @@ fn a_capture_of_another_link_is_replayed_as_what_the_egress_takes() {
     assert_eq!(packets(Path::new(&to)), [[&made[..], &DATAGRAM].concat()]);
     run(&["replay", &from, &format!("pcap:{to}?link=ip"), "-q"]).code(0);
     assert_eq!(packets(Path::new(&to)), [DATAGRAM]);
-    std::fs::write(&from, one(127, &DATAGRAM)).unwrap();
+    std::fs::write(&from, one(195, &DATAGRAM)).unwrap();
     let refused = run(&["replay", &from, "null:"]).code(2);
-    assert!(refused.stderr.contains("link type 127, IEEE 802.11 with radiotap"), "{refused:#?}");
+    assert!(refused.stderr.contains("link type 195, IEEE 802.15.4"), "{refused:#?}");
+}
+
+/// A locally administered address.
+const fn mac(number: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, number]
+}
+
+/// A record of pcap.
+fn record_of(packet: &[u8]) -> Vec<u8> {
+    let len = (packet.len() as u32).to_le_bytes();
+    [&[0; 8][..], &len, &len, packet].concat()
+}
+
+/// A data frame of 802.11 behind radiotap, and the addresses and the packet that it is on Ethernet.
+/// Its variant says which of the many forms it has.
+fn radio_frame(variant: u8) -> (Vec<u8>, Vec<u8>) {
+    let bit = |n: u8| variant & 1 << n != 0;
+    let (ds, qos, ht, fcs, padded, tunnel) = (variant & 3, bit(2), bit(2) && bit(3), bit(4), bit(5), bit(6));
+    let flags = u8::from(fcs) << 4 | u8::from(padded) << 5;
+    let mut frame = if bit(7) {
+        [&[0, 0, 18, 0, 3, 0, 0, 0][..], &[7; 8], &[flags, 0]].concat()
+    } else {
+        vec![0, 0, 10, 0, 2, 0, 0, 0, flags, 0]
+    };
+    let begin = frame.len();
+    frame.extend([if qos { 0x88 } else { 0x08 }, ds | u8::from(ht) << 7, 0, 0]);
+    frame.extend([mac(1), mac(2), mac(3)].concat());
+    frame.extend([0x20, variant]);
+    frame.extend(mac(4).iter().filter(|_| ds == 3));
+    frame.extend([0; 2].iter().filter(|_| qos));
+    frame.extend([0; 4].iter().filter(|_| ht));
+    while padded && (frame.len() - begin) % 4 != 0 {
+        frame.push(0);
+    }
+    frame.extend([0xaa, 0xaa, 3, 0, 0, if tunnel { 0xf8 } else { 0 }, 8, 0]);
+    frame.extend(DATAGRAM);
+    frame.extend([9; 4].iter().filter(|_| fcs));
+    let (destination, source) = [(1, 2), (3, 2), (1, 3), (3, 4)][usize::from(ds)];
+    (frame, [&mac(destination)[..], &mac(source), &[8, 0], &DATAGRAM].concat())
+}
+
+/// An aggregate of three packets behind radiotap, and what they are on Ethernet.
+fn radio_aggregate() -> (Vec<u8>, Vec<Vec<u8>>) {
+    let ends = [mac(1), mac(2), mac(3)].concat();
+    let mut frame = [&[0, 0, 8, 0, 0, 0, 0, 0, 0x88, 1, 0, 0][..], &ends, &[0, 0, 0x80, 0]].concat();
+    let packets = (5..8).map(|number| {
+        let ends = [mac(number), mac(2)].concat();
+        frame.extend([&ends[..], &[0, 37, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0], &DATAGRAM, &[0]].concat());
+        [&ends[..], &[8, 0], &DATAGRAM].concat()
+    });
+    let packets = packets.collect();
+    // The last one has no padding.
+    frame.pop();
+    (frame, packets)
+}
+
+#[test]
+fn data_frames_of_an_802_11_capture_are_replayed_as_ethernet_and_all_others_are_counted_by_name() {
+    let files = Files::new();
+    let (from, to) = (files.text("radio.pcap"), files.text("out.pcap"));
+    let (mut capture, mut expected) = (one(127, &[0, 0, 8, 0, 0, 0, 0, 0, 0x80, 0]), Vec::new());
+    for variant in 0..=255 {
+        let (frame, ethernet) = radio_frame(variant);
+        capture.extend(record_of(&frame));
+        expected.push(ethernet);
+    }
+    let (aggregate, ethernet) = radio_aggregate();
+    capture.extend(record_of(&aggregate));
+    expected.extend(ethernet);
+    let data = |kind: u8, flags: u8, radio: u8| {
+        [&[0, 0, 9, 0, 2, 0, 0, 0, radio, kind, flags, 0, 0][..], &[2; 18], &[0; 16]].concat()
+    };
+    let others =
+        [data(8, 0x40, 0), data(8, 0x40, 0), data(0x48, 0, 0), data(8, 4, 0), data(8, 0, 0x40), data(0xd4, 0, 0)];
+    others.iter().for_each(|frame| capture.extend(record_of(frame)));
+    std::fs::write(&from, &capture).unwrap();
+
+    let summary = run(&["replay", &from, &format!("pcap:{to}"), "--json"]).code(0).summary();
+    assert!(packets(Path::new(&to)) == expected, "not the frames that the capture was made of");
+    let named = [
+        ("wifi_management_frames", 1),
+        ("wifi_control_frames", 1),
+        ("wifi_frames_without_data", 1),
+        ("wifi_encrypted_frames", 2),
+        ("wifi_fragments", 1),
+        ("wifi_frames_with_bad_fcs", 1),
+    ];
+    for (name, times) in named.into_iter().chain([("wifi_further_amsdu_frames", 2)]) {
+        assert_eq!(summary.happened(name), times, "{name}: {summary:#?}");
+    }
+    let rx = &summary.is_balanced().port("pcap").rx;
+    assert_eq!((rx.packets, rx.missed, rx.errors), (256 + 3, 7, 0));
+    assert_eq!(rx.missed_at[0].place, "no-form");
+    let shown = run(&["replay", &from, "null:"]).code(0);
+    assert!(shown.stdout.contains("2 wifi encrypted frames"), "{shown:#?}");
+    run(&["replay", &from, &format!("pcap:{to}?link=ip"), "-q"]).code(0);
+    assert!(packets(Path::new(&to)) == vec![DATAGRAM; 259], "not the packets that the capture was made of");
+}
+
+#[test]
+fn a_capture_of_beacons_is_replayed_as_no_packets_and_is_no_failure() {
+    let files = Files::new();
+    let from = files.text("beacons.pcap");
+    std::fs::write(&from, one(105, &[0x80; 40])).unwrap();
+    let summary = run(&["replay", &from, "null:", "--json"]).code(0).summary();
+    assert_eq!((summary.is_balanced().balance.sent, summary.happened("wifi_management_frames")), (0, 1));
+    assert!(summary.failures.is_empty() && summary.gone.is_empty(), "{summary:#?}");
+}
+
+#[test]
+fn tshark_finds_the_same_addresses_and_types_in_802_11_frames_and_in_what_they_become() {
+    let name = "tshark_finds_the_same_addresses_and_types_in_802_11_frames_and_in_what_they_become";
+    if !needs(name, &[Need::Program("tshark")]) {
+        return;
+    }
+    let files = Files::new();
+    let (from, to) = (files.text("radio.pcap"), files.text("out.pcap"));
+    let (first, _) = radio_frame(0);
+    let rest: Vec<_> = (1..=255).flat_map(|variant| record_of(&radio_frame(variant).0)).collect();
+    std::fs::write(&from, [one(127, &first), rest, record_of(&radio_aggregate().0)].concat()).unwrap();
+    run(&["replay", &from, &format!("pcap:{to}"), "-q"]).code(0);
+    // The fields of all frames, one line each, of which a frame may have several.
+    let fields = |file: &str, names: [&str; 3]| {
+        let mut tshark = std::process::Command::new("tshark");
+        // The packets are none of DNS, and behind a malformed one tshark looks no further.
+        tshark.args(["-n", "--disable-protocol", "dns", "-r", file, "-T", "fields", "-E", "occurrence=a"]);
+        names.iter().chain(&["ip.src", "ip.dst", "udp.length"]).for_each(|name| _ = tshark.args(["-e", name]));
+        let lines = succeed(&mut tshark);
+        let split = |line: &str| line.split('\t').map(|field| field.replace(',', "\n")).collect::<Vec<_>>();
+        lines.lines().map(split).collect::<Vec<_>>()
+    };
+    let mut radio = fields(&from, ["wlan.da", "wlan.sa", "llc.type"]);
+    assert_eq!(radio.len(), 257);
+    // The header of an aggregate has a source too.
+    let [_, sources, ..] = &mut radio[256][..] else { panic!("{radio:#?}") };
+    *sources = sources.split_once('\n').map_or_else(String::new, |(_, sources)| sources.to_owned());
+    let column = |frames: &[Vec<String>], n: usize| {
+        frames.iter().flat_map(|frame| frame[n].lines().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    let ethernet = fields(&to, ["eth.dst", "eth.src", "eth.type"]);
+    for n in 0..6 {
+        let found = column(&radio, n);
+        assert_eq!((found.len(), &found), (256 + 3, &column(&ethernet, n)), "field {n}");
+    }
 }
 
 #[test]

@@ -147,6 +147,8 @@ places! {
     Link = "link", "none: the cable was pulled, or the partner went down";
     /// The packet or its description could not be understood.
     Unreadable = "unreadable", "none: the sender, the file or the driver is at fault";
+    /// The frame has no form that the egress takes: a beacon of 802.11, ARP for IP packets.
+    NoForm = "no-form", "none: the egress takes no such frames; the port's events name them";
 }
 
 const PLACES: usize = Missed::ALL.len();

@@ -134,7 +134,11 @@ fn read(file: File, config: &Config) -> Result<Vec<Vec<u8>>, String> {
             Item::Packet(record) if record.data.len() > LONGEST => {
                 return Err(format!("frame {number}: has {} bytes: must have at most {LONGEST}", record.data.len()));
             }
-            Item::Packet(record) => frames.push(record.data.to_vec()),
+            Item::Packet(record) => {
+                for frame in record.frames(config.layer).take(MOST - frames.len()) {
+                    frames.push(frame.map_err(|unfit| format!("frame {number}: {unfit}"))?.to_vec());
+                }
+            }
             Item::Bad { what, .. } | Item::Lost { what, .. } => return Err(format!("frame {number}: {what}")),
             Item::Failed { error, .. } => return Err(format!("frame {number}: {error}")),
             Item::Wait => continue,

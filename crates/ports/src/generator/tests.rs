@@ -457,6 +457,17 @@ fn what_a_template_cannot_be_names_the_frame_and_the_rule() {
     assert!(error(",layer=ip").contains("give layer=ethernet"));
     capture(&[(&arp, 42), (&arp, 1500)]);
     assert!(error("").contains("frame 2: has 42 of 1500 bytes: record whole frames"));
+    // Frames of other links are what they are on Ethernet.
+    let linux = [&[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 7, 0, 0][..], &arp[12..]].concat();
+    capture(&[(&linux, 44), (&linux[..12], 12)]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[20] = 113;
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(error("").contains("frame 2: a frame that ends within its headers"), "{}", error(""));
+    std::fs::write(&path, &bytes[..24 + 16 + linux.len()]).unwrap();
+    let mut sent = Vec::new();
+    generate(config(&format!("template={}", path.display())), Offloads::NONE, 1, |packet| sent = packet.to_vec());
+    assert_eq!(sent[6..], [&[2, 0, 0, 0, 0, 7][..], &arp[12..]].concat());
     capture(&[(&arp[..13], 13)]);
     assert!(error("").contains("frame 1: has 13 bytes"), "{}", error(""));
     capture(&[]);

@@ -1,5 +1,7 @@
 //! What happened to the records of a file, and how its rate was kept: the port's control.
 
+use super::link::Unfit;
+use super::parse::{EMPTY, OTHER_LINK};
 use super::rate::RateShared;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,14 +19,69 @@ pub(super) enum Event {
     Empty,
     /// The frame has no form that the egress takes.
     Unconverted,
+    /// The same, of 802.11.
+    Management,
+    Control,
+    NoData,
+    Encrypted,
+    Fragment,
+    BadFcs,
+    /// A frame behind the first one of its record.
+    Subframe,
     /// The link type is one whose frames are not sent.
     OtherLink,
     /// No chain of buffers holds the packet.
     TooLong,
 }
 
-const NAMES: [&str; 5] =
-    ["truncated_packets", "empty_records", "frames_not_convertible", "frames_of_other_links", "packets_too_long"];
+impl Event {
+    /// Whether the frame was understood, and has no form that the egress takes.
+    pub(super) fn is_formless(self) -> bool {
+        use Event::{BadFcs, Control, Encrypted, Fragment, Management, NoData, Unconverted};
+        matches!(self, Unconverted | Management | Control | NoData | Encrypted | Fragment | BadFcs)
+    }
+
+    /// The record, for people.
+    pub(super) fn what(self) -> &'static str {
+        match self {
+            Event::Truncated => "a packet that the capture cut (truncated=skip)",
+            Event::Empty => EMPTY,
+            Event::OtherLink => OTHER_LINK,
+            Event::TooLong => "a packet that is longer than buffers can be chained to",
+            _ => "a frame that has no form that the egress takes",
+        }
+    }
+}
+
+const NAMES: [&str; 12] = [
+    "truncated_packets",
+    "empty_records",
+    "frames_not_convertible",
+    "wifi_management_frames",
+    "wifi_control_frames",
+    "wifi_frames_without_data",
+    "wifi_encrypted_frames",
+    "wifi_fragments",
+    "wifi_frames_with_bad_fcs",
+    "wifi_further_amsdu_frames",
+    "frames_of_other_links",
+    "packets_too_long",
+];
+
+impl From<Unfit> for Event {
+    fn from(unfit: Unfit) -> Event {
+        match unfit {
+            Unfit::Cut | Unfit::NotIp | Unfit::NoType => Event::Unconverted,
+            Unfit::OtherLink => Event::OtherLink,
+            Unfit::Management => Event::Management,
+            Unfit::Control => Event::Control,
+            Unfit::NoData => Event::NoData,
+            Unfit::Encrypted => Event::Encrypted,
+            Unfit::Fragment => Event::Fragment,
+            Unfit::BadFcs => Event::BadFcs,
+        }
+    }
+}
 
 /// Counters of [`Event`]s.
 #[derive(Debug, Default)]

@@ -29,9 +29,10 @@
 //!
 //! `pcap:-` is standard input or standard output: `tcpdump -w - | towpath replay - tap:t0`.
 //!
-//! **Link types.** Frames of PPP, HDLC, NULL, Frame Relay, SLIP, raw IP and Linux' cooked captures
-//! become what the egress takes, per interface of a pcapng file: Ethernet frames with a header that
-//! is made, or IP packets. A frame that has no such form is skipped and counted; see `link.rs`.
+//! **Link types.** Frames of 802.11, PPP, HDLC, NULL, Frame Relay, SLIP, raw IP, Linux' cooked
+//! captures and others become what the egress takes, per interface of a pcapng file: Ethernet
+//! frames, some with a header that is made, or IP packets. A frame that has no such form is skipped
+//! and counted; see `link/`.
 //!
 //! **Damaged files.** Every length in a file is checked, and the memory in use does not depend on
 //! the file. An invalid record is skipped; if the next one cannot be found, the file ends. Both are
@@ -51,7 +52,7 @@
 //! | `config.rs` | the options |
 //! | `source.rs` | the bytes of a file or a pipe, decompressed |
 //! | `format.rs`, `parse.rs`, `records.rs` | constants; one step of the parser; the records of a source |
-//! | `link.rs` | frames of other link types as Ethernet frames or IP packets |
+//! | `link/` | frames of other link types as Ethernet frames or IP packets |
 //! | `edit.rs` | changed addresses, ports and tags, with their checksums |
 //! | `rate.rs`, `events.rs` | packets or bits a second; what was skipped, the port's control |
 //! | `encode.rs` | packets as records |
@@ -73,7 +74,7 @@ mod tx;
 pub use config::{Compress, Config, KIND, Mode, ReadConfig, Role, Timing, Truncated, WriteConfig};
 pub use edit::{Edits, PortMap, PrefixMap, VlanEdit};
 pub use format::{Format, MAX_CAPTURED};
-pub use link::{Frame, Link, MADE_DESTINATION, MADE_SOURCE, Unfit};
+pub use link::{Frame, Frames, Link, MADE_DESTINATION, MADE_SOURCE, Unfit};
 pub use records::{Item, Record, Records};
 pub use rx::Reader;
 pub use tx::Writer;

@@ -99,7 +99,8 @@ impl Clock {
 impl Interface {
     /// The packet whose `captured` bytes begin at `from`, without check sequence.
     fn packet(&self, used: u64, from: usize, captured: u32, original: u32, time: u64) -> Step {
-        let original = original.max(captured).saturating_sub(self.fcs);
+        let fcs = if self.link.is_some_and(Link::knows_fcs) { 0 } else { self.fcs };
+        let original = original.max(captured).saturating_sub(fcs);
         let data = from..from + captured.min(original) as usize;
         match self.link {
             _ if data.is_empty() => Step::Bad { used, what: EMPTY },

@@ -1,6 +1,6 @@
 //! The packets of a capture, read from any source in bounded memory.
 
-use super::link::Link;
+use super::link::{Frames, Link};
 use super::parse::{MAX_BLOCK, OTHER_LINK, Parser, Step};
 use std::io::{ErrorKind, Read};
 use towpath_packet::port::Layer;
@@ -57,7 +57,12 @@ pub struct Record<'a> {
     pub original: u32,
 }
 
-impl Record<'_> {
+impl<'a> Record<'a> {
+    /// The frames of the record for an egress of `layer`.
+    pub fn frames(&self, layer: Layer) -> Frames<'a> {
+        self.link.frames(self.data, self.original as usize, layer)
+    }
+
     /// Whether the capture has a part of the packet only.
     pub fn is_truncated(&self) -> bool {
         self.data.len() < self.original as usize
@@ -133,7 +138,7 @@ impl<R: Read> Records<R> {
             }
         }
         if let Some(link) = records.parser.refused() {
-            let sent = "Ethernet, raw IP, NULL, LOOP, PPP, HDLC, Frame Relay, SLIP and Linux cooked captures";
+            let sent = "Ethernet, 802.11, raw IP, PPP, HDLC, Frame Relay, SLIP, Linux cooked captures and others";
             return Err(format!("{link}: its frames are neither sent nor converted; those of {sent} are"));
         }
         Err("no interface is described before the first packet".to_owned())

@@ -6,15 +6,22 @@
 //!                         └─ link header ─► missing bytes ─► edits ─► worked bytes ──► packet
 //! ```
 //!
-//! A record that can't be sent is skipped and counted: by name among the port's events, and as
-//! missed. It is no damage of the file, and no failure unless no record can be sent.
+//! A record is one frame, or several if it is an A-MSDU of 802.11. What can't be sent is skipped
+//! and counted: by name among the port's events, and as missed. It is no damage of the file. A
+//! file of which nothing can be sent is a failure, unless a frame of it was understood and has no
+//! form that the egress takes: a capture of beacons is replayed as no packets.
+//!
+//! ```text
+//!   records + wifi_further_amsdu_frames = packets + missed
+//! ```
 
 use super::config::{ReadConfig, Timing, Truncated};
 use super::events::{Event, Events};
 use super::format::MAX_CAPTURED;
+use super::link::Frame;
 use super::parse::{EMPTY, OTHER_LINK};
 use super::rate::{Rate, Unit};
-use super::records::{Item, Record, Records};
+use super::records::{Item, Records};
 use super::source::Source;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,10 +31,6 @@ use towpath_packet::{Batch, Cache, Counters, MAX_FRAGS, Missed, Packet};
 
 /// Most bad records that one call skips.
 const MAX_BAD_RECORDS: usize = 1000;
-/// A packet that no chain of buffers holds.
-const TOO_LONG: &str = "a packet that is longer than buffers can be chained to";
-/// A packet that `truncated=skip` leaves out.
-const CUT_SHORT: &str = "a packet that the capture cut (truncated=skip)";
 /// Most bytes that conversion and edits add: an Ethernet header and a tag.
 const ADDED: usize = 18;
 
@@ -44,8 +47,9 @@ pub struct Reader {
     passes: u32,
     /// The file has packets that were sent, and others.
     any: bool,
-    skipped: u64,
-    first_skipped: String,
+    /// Frames of the next record that were sent or skipped.
+    part: usize,
+    skipped: Skipped,
     clock: Option<Clock>,
     rate: Option<Rate>,
     /// The time of the next packet, if it is later than now.
@@ -70,8 +74,8 @@ impl Reader {
             edited: !config.edits.is_empty(),
             passes: 0,
             any: false,
-            skipped: 0,
-            first_skipped: String::new(),
+            part: 0,
+            skipped: Skipped::default(),
             clock: Clock::new(config.timing),
             rate,
             due: None,
@@ -96,17 +100,6 @@ impl Reader {
         }
         self.bad += 1;
         self.counters.failed(1);
-    }
-
-    /// Counts a record of a sound file that can't be sent.
-    #[cold]
-    fn skip(&mut self, event: Event, what: &str) {
-        if self.skipped == 0 {
-            self.first_skipped = what.to_owned();
-        }
-        self.skipped += 1;
-        self.events.count(event);
-        self.counters.missed(Missed::Unreadable, 1);
     }
 
     /// Ends a pass; begins the next one, if there is one.
@@ -134,6 +127,26 @@ impl Reader {
     }
 }
 
+/// Frames of a sound file that were not sent.
+#[derive(Debug, Default)]
+struct Skipped {
+    count: u64,
+    first: Option<Event>,
+    /// Some have a link type that is converted, but no form that the egress takes.
+    formless: bool,
+}
+
+impl Skipped {
+    #[cold]
+    fn add(&mut self, event: Event, events: &Events, counters: &Counters) {
+        self.count += 1;
+        self.first.get_or_insert(event);
+        self.formless |= event.is_formless();
+        events.count(event);
+        counters.missed(if event.is_formless() { Missed::NoForm } else { Missed::Unreadable }, 1);
+    }
+}
+
 /// What a [`Reader`] gets from its port.
 pub(super) struct Parts {
     pub(super) cache: Cache,
@@ -151,29 +164,17 @@ pub(super) fn rate(timing: Timing) -> Option<Rate> {
 }
 
 /// Writes a packet as it is to be sent.
-fn work(
-    worked: &mut Vec<u8>,
-    record: &Record,
-    config: &ReadConfig,
-    layer: Layer,
-) -> Result<(), (Event, Cow<'static, str>)> {
-    let frame =
-        record.link.frame(record.data, layer).map_err(|unfit| (Event::Unconverted, unfit.to_string().into()))?;
+fn work(worked: &mut Vec<u8>, frame: &Frame, config: &ReadConfig, layer: Layer) -> Result<(), Event> {
     worked.clear();
-    worked.extend_from_slice(&frame.head.unwrap_or_default()[..frame.head.map_or(0, |head| head.len())]);
+    worked.extend(frame.head.iter().flatten());
     worked.extend_from_slice(frame.rest);
-    if record.is_truncated() {
+    if frame.missing > 0 {
         match config.truncated {
             Truncated::Send => {}
-            Truncated::Skip => return Err((Event::Truncated, CUT_SHORT.into())),
-            Truncated::Pad => {
-                // The file may claim any length.
-                let missing = record.original as usize - record.data.len();
-                if record.original > MAX_CAPTURED {
-                    return Err((Event::TooLong, TOO_LONG.into()));
-                }
-                worked.resize(worked.len() + missing, 0);
-            }
+            Truncated::Skip => return Err(Event::Truncated),
+            // The file may claim any length.
+            Truncated::Pad if frame.rest.len() + frame.missing > MAX_CAPTURED as usize => return Err(Event::TooLong),
+            Truncated::Pad => worked.resize(worked.len() + frame.missing, 0),
         }
     }
     if !config.edits.is_empty() {
@@ -219,60 +220,72 @@ impl RxQueue for Reader {
         self.due = None;
         let longest = (self.cache.chunk() - self.cache.headroom()) * (MAX_FRAGS + 1);
         let (mut packets, mut bytes, mut bad_left) = (0, 0, MAX_BAD_RECORDS);
-        while out.room() > 0 && !self.ended && bad_left > 0 {
+        'turn: while out.room() > 0 && !self.ended && bad_left > 0 {
             match self.records.peek() {
                 Item::Packet(record) => {
-                    if let Some(now) = now {
-                        let due = match (&mut self.clock, &mut self.rate) {
-                            (Some(clock), _) => Some(clock.due(record.time, now)),
-                            (None, Some(rate)) => rate.due(now),
-                            (None, None) => None,
-                        };
-                        self.due = due.filter(|due| *due > now);
-                        if self.due.is_some() {
-                            break;
+                    // What is left of it, if the batch had no room for more of its frames.
+                    for frame in record.frames(self.layer).skip(self.part) {
+                        if out.room() == 0 || bad_left == 0 {
+                            break 'turn;
                         }
-                    }
-                    let truncated = record.is_truncated();
-                    let data = if record.link.is_plain(self.layer) && !truncated && !self.edited {
-                        Ok(record.data)
-                    } else {
-                        work(&mut self.worked, &record, &self.config, self.layer).map(|()| self.worked.as_slice())
-                    };
-                    let time = record.time;
-                    let data = match data {
-                        Ok(data) if data.len() > longest => Err((Event::TooLong, TOO_LONG.into())),
-                        Ok([]) => Err((Event::Empty, EMPTY.into())),
-                        data => data,
-                    };
-                    let data = match data {
-                        Ok(data) => data,
-                        Err((event, what)) => {
-                            self.records.advance();
-                            self.skip(event, &what);
-                            bad_left -= 1;
-                            continue;
+                        if let Some(now) = now {
+                            let due = match (&mut self.clock, &mut self.rate) {
+                                (Some(clock), _) => Some(clock.due(record.time, now)),
+                                (None, Some(rate)) => rate.due(now),
+                                (None, None) => None,
+                            };
+                            self.due = due.filter(|due| *due > now);
+                            if self.due.is_some() {
+                                break 'turn;
+                            }
                         }
-                    };
-                    // Without a buffer the record stays the next one.
-                    let Some(mut packet) = Packet::copy_from(&mut self.cache, data) else { break };
-                    packet.set_timestamp(time);
-                    self.any = true;
-                    packets += 1;
-                    bytes += data.len() as u64;
-                    if let (Some(rate), Some(now)) = (&mut self.rate, now) {
-                        rate.sent(data.len(), now);
+                        let data = frame.map_err(Event::from).and_then(|frame| {
+                            let data = if frame.head.is_none() && frame.missing == 0 && !self.edited {
+                                frame.rest
+                            } else {
+                                work(&mut self.worked, &frame, &self.config, self.layer)?;
+                                &self.worked
+                            };
+                            match data.len() {
+                                0 => Err(Event::Empty),
+                                len if len > longest => Err(Event::TooLong),
+                                _ => Ok((data, frame.missing > 0)),
+                            }
+                        });
+                        match data {
+                            Ok((data, truncated)) => {
+                                // Without a buffer the frame stays the next one.
+                                let Some(mut packet) = Packet::copy_from(&mut self.cache, data) else { break 'turn };
+                                packet.set_timestamp(record.time);
+                                self.any = true;
+                                packets += 1;
+                                bytes += data.len() as u64;
+                                if let (Some(rate), Some(now)) = (&mut self.rate, now) {
+                                    rate.sent(data.len(), now);
+                                }
+                                if truncated {
+                                    self.events.count(Event::Truncated);
+                                }
+                                // There is room.
+                                let _ = out.push(packet);
+                            }
+                            Err(event) => {
+                                self.skipped.add(event, &self.events, &self.counters);
+                                bad_left -= 1;
+                            }
+                        }
+                        if self.part > 0 {
+                            self.events.count(Event::Subframe);
+                        }
+                        self.part += 1;
                     }
-                    if truncated {
-                        self.events.count(Event::Truncated);
-                    }
-                    // The loop's condition leaves room.
-                    let _ = out.push(packet);
+                    self.part = 0;
                     self.records.advance();
                 }
                 Item::Bad { at: _, what } if what == EMPTY || what == OTHER_LINK => {
+                    let event = if what == EMPTY { Event::Empty } else { Event::OtherLink };
+                    self.skipped.add(event, &self.events, &self.counters);
                     self.records.advance();
-                    self.skip(if what == EMPTY { Event::Empty } else { Event::OtherLink }, what);
                     bad_left -= 1;
                 }
                 Item::Bad { at, what } => {
@@ -301,13 +314,13 @@ impl RxQueue for Reader {
         if !self.ended {
             return State::Up;
         }
-        let why = match (self.bad, self.skipped) {
+        let why = match (self.bad, self.skipped.first) {
             (1, _) => format!("damaged file: {}", self.first_bad),
             (2.., _) => format!("damaged file: {} errors, the first at {}", self.bad, self.first_bad),
-            (0, skipped @ 1..) if !self.any => {
-                format!("none of {skipped} records can be sent; the first is {}", self.first_skipped)
+            (0, Some(first)) if !self.any && !self.skipped.formless => {
+                format!("none of {} records can be sent; the first is {}", self.skipped.count, first.what())
             }
-            (0, 0) if !self.any && self.records.source().is_regular() => "the file has no packets".to_owned(),
+            (0, None) if !self.any && self.records.source().is_regular() => "the file has no packets".to_owned(),
             _ => return State::Done,
         };
         State::Gone(Cow::Owned(why))
