@@ -9,7 +9,7 @@
 //! ```
 //!
 //! An option has one home, the command line: a key is an option without its dashes, and its value is
-//! read, checked and explained as there. What a text breaks is told with line and column, all at
+//! read, checked and explained as there. What a text breaks is shown with line and column, all at
 //! once.
 //!
 //! | file | content |
@@ -248,12 +248,10 @@ fn unit(
     // A command has so many ports at least.
     let positional: Vec<_> = ports.iter().map(|(port, _)| port.named.uri.as_str().to_owned()).collect();
     words.extend(["null:".to_owned(), "null:".to_owned()].into_iter().skip(positional.len()).chain(positional));
-    let places: BTreeMap<_, _> = options.places().into_iter().collect();
-    let lists = options.lists();
     let parsed = options.parse(words, at, problems)?;
     uses.extend(ports.iter().map(|(port, at)| (port.named.uri.clone(), *at)));
     let ports = ports.into_iter().map(|(port, _)| port).collect();
-    let unit = Unit { kind, options: lists, ports, command: Arc::new(parsed) };
+    let unit = Unit { kind, options: options.lists, ports, command: Arc::new(parsed) };
     if problems.count() == before
         && let Err(error) = plan(&unit)
     {
@@ -262,7 +260,7 @@ fn unit(
             _ if error.is::<towpath::engine::rules::RuleError>() => "rule",
             _ => "",
         };
-        problems.add(places.get(option).copied().unwrap_or(at), error.to_string());
+        problems.add(options.places.get(option).copied().unwrap_or(at), error.to_string());
     }
     (problems.count() == before).then_some(unit)
 }

@@ -14,9 +14,9 @@ pub(super) struct Options<'a> {
     /// As the command line has them.
     words: Vec<String>,
     /// Those of the unit itself, without those of its ports.
-    lists: BTreeMap<String, Vec<String>>,
+    pub(super) lists: BTreeMap<String, Vec<String>>,
     /// Where each was found first.
-    places: BTreeMap<String, usize>,
+    pub(super) places: BTreeMap<String, usize>,
 }
 
 /// Whether an option is one of a port: `--access PORT=VLAN`.
@@ -112,19 +112,9 @@ impl<'a> Options<'a> {
         self.lists.contains_key(key)
     }
 
-    /// The options of the unit.
-    pub(super) fn lists(&self) -> BTreeMap<String, Vec<String>> {
-        self.lists.clone()
-    }
-
-    /// Where each option was found.
-    pub(super) fn places(&self) -> BTreeMap<String, usize> {
-        self.places.clone()
-    }
-
     /// Has the command line read the options behind `words`; `at`: the place of the table.
-    pub(super) fn parse(self, words: Vec<String>, at: usize, problems: &mut Problems<'_>) -> Option<Command> {
-        match Args::try_parse_from(words.into_iter().chain(self.words)) {
+    pub(super) fn parse(&self, words: Vec<String>, at: usize, problems: &mut Problems<'_>) -> Option<Command> {
+        match Args::try_parse_from(words.into_iter().chain(self.words.iter().cloned())) {
             Ok(args) => Some(args.command),
             Err(error) => {
                 let (option, what) = sentence(&error);
@@ -137,8 +127,8 @@ impl<'a> Options<'a> {
 
     /// The words of options that the command line can read.
     pub(super) fn check(self, problems: &mut Problems<'_>) -> Option<Vec<String>> {
-        let words = self.words.clone();
-        self.parse(["towpath", "run", "FILE"].map(str::to_owned).into(), 0, problems).map(|_| words)
+        self.parse(["towpath", "run", "FILE"].map(str::to_owned).into(), 0, problems)?;
+        Some(self.words)
     }
 }
 

@@ -188,7 +188,7 @@ impl Datapath {
         names.for_each(|name| self.end(name, true));
     }
 
-    /// Takes what ended so far: its summaries are told once.
+    /// Takes what ended so far: its summaries are printed once.
     pub(super) fn take_ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }

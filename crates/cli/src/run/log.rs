@@ -1,6 +1,7 @@
-//! What is told while it runs: `tracing` events, as text, as JSON, or to the journal.
+//! The log: `tracing` events, as text, as JSON, or to the journal.
 //!
-//! A port tells at most one line for each kind of event and interval, however often it happens.
+//! It has what units and reloads do. Events of ports are in the live view, in `towpath state` and in
+//! the summaries.
 
 use clap::ValueEnum;
 use std::io;

@@ -12,7 +12,7 @@
 //! | `datapath` | the units that run, and their reload |
 //! | `plan` | what a reload changes |
 //! | `unit` | one unit: opened, confined, launched, changed, stopped |
-//! | `log` | what is told while it runs |
+//! | `log` | the log: text, JSON, the journal |
 //!
 //! The main thread keeps the rights that ports need to be opened; it reads the file, its sockets'
 //! requests are read by a thread that has given them up, and it touches no packet.
@@ -81,7 +81,7 @@ pub(crate) fn run(given: RunFile) -> Result<ExitCode, Box<dyn Error>> {
     let ended = main.datapath.stop();
     let failed = main.failed || ended.iter().any(Ended::has_failed);
     outcome?;
-    tell(&ended, main.args.json)?;
+    print(&ended, main.args.json)?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -100,7 +100,7 @@ fn with_options(given: RunFile, file: &File) -> Result<RunFile, Box<dyn Error>> 
     }
 }
 
-/// Tells the service manager; without one nothing is told.
+/// Notifies the service manager, if there is one.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(false, state) {
         tracing::warn!("systemd is not notified: {error}");
@@ -204,7 +204,7 @@ impl Main {
             }
             if is_changed {
                 live.end();
-                output = output.and_then(|_| self.tell_ended(has_ended));
+                output = output.and_then(|_| self.print_ended(has_ended));
             }
             if self.datapath.is_finished() {
                 break;
@@ -225,11 +225,11 @@ impl Main {
         output.map(drop).map_err(Into::into)
     }
 
-    /// Tells of units that have ended. Those that a reload ended are in the log.
-    fn tell_ended(&mut self, by_themselves: bool) -> Result<bool, OutputError> {
+    /// Prints those of units that have ended. Those that a reload ended are in the log.
+    fn print_ended(&mut self, by_themselves: bool) -> Result<bool, OutputError> {
         let ended = self.datapath.take_ended();
         self.failed |= ended.iter().any(Ended::has_failed);
-        if by_themselves || self.args.json { tell(&ended, self.args.json) } else { Ok(true) }
+        if by_themselves || self.args.json { print(&ended, self.args.json) } else { Ok(true) }
     }
 
     /// Reads the file again.
@@ -269,7 +269,7 @@ fn reply(mut client: UnixStream, answer: &Answer) {
 }
 
 /// The summaries of units; returns whether the output still has a reader.
-fn tell(ended: &[Ended], json: bool) -> Result<bool, OutputError> {
+fn print(ended: &[Ended], json: bool) -> Result<bool, OutputError> {
     for Ended { name, summary: of, tees, enforced, .. } in ended {
         let written = if json {
             summary::json(Some(name), of, tees, enforced)
