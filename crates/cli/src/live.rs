@@ -42,6 +42,10 @@ impl Area {
         Area { term: Term::stderr(), drawn: 0 }
     }
 
+    fn columns(&self) -> usize {
+        self.term.size().1.into()
+    }
+
     /// Prints `news` above the lines, which are drawn again, as far as the terminal has room.
     fn draw(&mut self, news: impl Iterator<Item = String>, lines: &[String]) -> io::Result<()> {
         let (rows, columns) = self.term.size();
@@ -90,10 +94,7 @@ impl Live {
         let news = news.chain(losses.into_iter().map(|lost| format!("missed: {}", loss(lost))));
         match &mut self.view {
             View::Terminal(area) => {
-                let width = now.ports.iter().map(|p| p.name.chars().count()).max().unwrap_or(0);
-                let seconds = step.elapsed.as_secs_f64().max(1e-9);
-                let ports = step.ports.iter().zip(&now.ports);
-                let mut lines: Vec<_> = ports.map(|(port, total)| line(port, total, width, seconds)).collect();
+                let mut lines = port_lines(&step, now, area.columns());
                 if now.gro.packets > 0 {
                     lines.push(gro_line(&now.gro));
                 }
@@ -129,6 +130,51 @@ impl Live {
     }
 }
 
+/// A line for each port: rates since the last update, losses since the start. In a narrow terminal
+/// the bits per second are left out first, then the middle of long names: losses are always seen.
+fn port_lines(step: &Reading, total: &Reading, columns: usize) -> Vec<String> {
+    let seconds = step.elapsed.as_secs_f64().max(1e-9);
+    let pps = |packets: u64| format!("{:>9}", format!("{}pps", si(packets as f64 / seconds)));
+    let bps = |bytes: u64| format!(" {:>9}", format!("{}b/s", si(bytes as f64 * 8.0 / seconds)));
+    let widest = |texts: &[String]| texts.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+
+    let losses: Vec<_> = total.ports.iter().map(losses).collect();
+    let rates = |with_bits: bool| -> Vec<String> {
+        let bits = |bytes: u64| if with_bits { bps(bytes) } else { String::new() };
+        let rates = |port: &PortReading| {
+            let (rx, tx) = (&port.rx, &port.tx);
+            format!("  rx {}{}  tx {}{}  ", pps(rx.packets), bits(rx.bytes), pps(tx.packets), bits(tx.bytes))
+        };
+        step.ports.iter().map(rates).collect()
+    };
+    let mut names: Vec<_> = step.ports.iter().map(|port| port.name.clone()).collect();
+    let (name, loss) = (widest(&names), widest(&losses));
+    let mut shown = rates(true);
+    if name + widest(&shown) + loss > columns {
+        shown = rates(false);
+    }
+    let room = columns.saturating_sub(widest(&shown) + loss).clamp(SHORTEST_NAME.min(name), name.max(SHORTEST_NAME));
+    names.iter_mut().for_each(|name| shorten(name, room));
+    let width = widest(&names);
+    let lines = names.iter().zip(shown).zip(losses);
+    lines.map(|((name, rates), losses)| format!("{name:width$}{rates}{losses}")).collect()
+}
+
+/// Characters of a name that are shown at least.
+const SHORTEST_NAME: usize = 12;
+
+/// Leaves the two ends of a name that is longer than `room` characters: kind and interface stand at
+/// one, the namespace often at the other.
+fn shorten(name: &mut String, room: usize) {
+    let length = name.chars().count();
+    if length > room {
+        let end = room.saturating_sub(1) / 2;
+        let start = room.saturating_sub(1) - end;
+        let chars = || name.chars();
+        *name = chars().take(start).chain(['…']).chain(chars().skip(length - end)).collect();
+    }
+}
+
 /// The merge ratio since the start, and why aggregates left.
 fn gro_line(gro: &GroReading) -> String {
     let merged = 100.0 * gro.merged as f64 / gro.packets as f64;
@@ -137,28 +183,55 @@ fn gro_line(gro: &GroReading) -> String {
     let reasons: Vec<_> =
         reasons.iter().take(4).map(|(reason, n)| format!("{reason} {}", si(*n as f64).trim_end())).collect();
     let aside = if gro.bypassed_engines > 0 { "   aside: nothing merges" } else { "" };
-    format!("gro merged {merged:.1} %   flushed {}{aside}", reasons.join(", "))
+    let flushed = if reasons.is_empty() { String::new() } else { format!("   flushed {}", reasons.join(", ")) };
+    format!("gro merged {merged:.1} %{flushed}{aside}")
 }
 
-/// The packets that a port dropped, and the most frequent reason.
-fn drops(port: &PortReading) -> String {
-    let all = port.rx.all_drops() + port.tx.all_drops();
-    let most = port.rx.drops().chain(port.tx.drops()).max_by_key(|&(_, packets)| packets);
-    let all = si(all as f64).trim_end().to_owned();
-    most.map_or(all.clone(), |(reason, _)| format!("{all} ({})", reason.name()))
+/// What was lost around a port, and what was dropped there or on the way to it, with the most frequent
+/// reason.
+fn losses(port: &PortReading) -> String {
+    let all = port.rx.plus(&port.tx).plus(&port.routes);
+    let dropped = si(all.all_drops() as f64);
+    let most = all.drops().max_by_key(|&(_, packets)| packets);
+    let reason = most.map_or(String::new(), |(reason, _)| format!(" ({})", reason.name()));
+    format!("missed {}  drops {}{reason}", all.all_missed(), dropped.trim_end())
 }
 
-fn line(step: &PortReading, total: &PortReading, width: usize, seconds: f64) -> String {
-    let pps = |packets: u64| format!("{}pps", si(packets as f64 / seconds));
-    let bps = |bytes: u64| format!("{}b/s", si(bytes as f64 * 8.0 / seconds));
-    format!(
-        "{:width$}  rx {:>9} {:>9}  tx {:>9} {:>9}  missed {}  drops {}",
-        step.name,
-        pps(step.rx.packets),
-        bps(step.rx.bytes),
-        pps(step.tx.packets),
-        bps(step.tx.bytes),
-        total.rx.all_missed() + total.tx.all_missed(),
-        drops(total),
-    )
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use towpath::packet::Snapshot;
+
+    fn lines(names: &[&str], columns: usize) -> Vec<String> {
+        let none = Snapshot::default();
+        let mut rx = none;
+        (rx.packets, rx.bytes) = (1_500_000, 96_000_000);
+        let port = |name: &&str| PortReading { name: (*name).into(), rx, tx: none, routes: none };
+        let ports = names.iter().map(port).collect();
+        let reading = Reading { elapsed: Duration::from_secs(1), ports, gro: GroReading::default() };
+        port_lines(&reading, &reading, columns)
+    }
+
+    #[test]
+    fn losses_are_seen_in_80_columns_whatever_a_port_is_called() {
+        let names = ["tap:tp0?netns=fnA", "packet:enp129s0f1np1?queues=4,fanout=cpu,netns=customer-17"];
+        for columns in [80, 100, 200] {
+            for line in lines(&names, columns) {
+                assert!(line.chars().count() <= columns, "{columns}: {line}");
+                assert!(line.ends_with("missed 0  drops 0") && line.contains("1.50 Mpps"), "{line}");
+            }
+        }
+        let narrow = lines(&names, 80);
+        assert!(narrow[0].starts_with("tap:tp0?netns=fnA ") && !narrow[0].contains("b/s"), "{narrow:?}");
+        assert!(narrow[1].starts_with("packet:enp129s") && narrow[1].contains("…"), "{narrow:?}");
+        assert!(lines(&names, 200)[1].contains("768 Mb/s"));
+    }
+
+    #[test]
+    fn names_are_whole_where_there_is_room_and_never_shorter_than_twelve() {
+        assert!(lines(&["gen:", "null:"], 80)[1].starts_with("null:  rx 1.50 Mpps  768 Mb/s"));
+        assert!(lines(&["a-name-of-20-letters"], 10)[0].starts_with("a-name…tters  rx"));
+        assert!(lines(&["gen:"], 10)[0].starts_with("gen:  rx"));
+    }
 }
