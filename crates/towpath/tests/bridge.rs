@@ -133,7 +133,8 @@ fn compare(name: &str, make: impl FnOnce(&Namespace), tags: bool, ports: [Bridge
         theirs.run("ip", "-d link show type tun").matches("state forwarding").count() == PORTS
     });
     let mut bridge = Bridge::default();
-    bridge.vlans = ports.iter().any(|port| port.mode != PortMode::Plain);
+    let bridges_vlans = ports.iter().any(|port| port.mode != PortMode::Plain);
+    bridge.vlans = bridges_vlans;
     let running = open(&ours, ports, bridge);
     let arrivals = arrivals(500, tags);
     let out = through_ours(&running, &mut our_taps, &arrivals);
@@ -144,7 +145,9 @@ fn compare(name: &str, make: impl FnOnce(&Namespace), tags: bool, ports: [Bridge
     }
     assert_eq!(out.len(), kernel.len(), "{name}");
     assert!(out == kernel, "{name}");
-    assert!(out.len() > arrivals.len() / 2, "{} frames left", out.len());
+    // With VLANs most frames have a tag that their port does not take.
+    let least = arrivals.len() / if bridges_vlans { 10 } else { 2 };
+    assert!(out.len() > least, "{} frames left", out.len());
     let summary = running.stop();
     assert_eq!(summary.failures(), []);
     assert!(summary.fdb.unwrap().moved > 0, "stations moved");
@@ -176,7 +179,8 @@ fn with_vlans_too_what_leaves_by_which_port_is_what_leaves_the_bridge_of_the_ker
     let probe = Namespace::new("probe");
     let made = probe.command("ip", "link add br0 type bridge vlan_filtering 1").output().unwrap();
     if !made.status.success() {
-        // Also with TOWPATH_REQUIRE=all: the kernel decides, and a plain model checks VLANs anyway.
+        // Also with TOWPATH_REQUIRE=all: the kernel decides, and a plain model checks VLANs anyway. The
+        // machine that `towpath-cli`'s tests boot has such a kernel, and runs this test.
         if !towpath_testing::all_required() {
             skip(NAME, "the kernel's bridge does not filter VLANs (CONFIG_BRIDGE_VLAN_FILTERING)");
         }

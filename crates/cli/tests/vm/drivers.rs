@@ -69,11 +69,11 @@ fn the_driver_of_the_kernel_works_again_after_the_device_was_ours() {
 
 /// Loads the kernel's driver.
 pub(crate) fn load(guest: &mut Guest) {
-    guest.run("for module in $(cat /modules/later); do insmod /modules/$module; done");
+    guest.run("for module in $(cat /modules/e1000e); do insmod /modules/$module; done");
 }
 
 pub(crate) fn unload(guest: &mut Guest) {
-    guest.run("for module in $(tac /modules/later); do rmmod ${module%.ko}; done");
+    guest.run("for module in $(tac /modules/e1000e); do rmmod ${module%.ko}; done");
 }
 
 /// Brings the interface of the kernel's driver up; returns its name.

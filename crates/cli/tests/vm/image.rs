@@ -12,8 +12,10 @@ const MODULES: &[&str] = &["virtio_pci", "virtio_net", "tun"];
 /// Further ones of guests with a NIC for VFIO.
 const VFIO: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 
-/// Modules that a test loads: the kernel's driver of the NIC.
-const LATER: &[&str] = &["e1000e"];
+/// Modules that tests load, by the list in `/modules` that names them: the kernel's driver of the NIC;
+/// its bridge and its classifiers.
+const LATER: &[(&str, &[&str])] =
+    &[("e1000e", &["e1000e"]), ("switching", &["bridge", "veth", "sch_ingress", "cls_matchall", "act_gact"])];
 
 /// The first program: mounts, loads modules, then runs the commands of the second serial line.
 const INIT: &str = "\
@@ -30,6 +32,10 @@ ip link set lo up
 # A shell whose output is no terminal prints no prompts.
 exec setsid sh -c 'stty raw -echo; echo; echo @ready; sh 2>&1 | cat' </dev/ttyS1 >/dev/ttyS1 2>&1
 ";
+
+/// Programs of this machine, and the folders that get them. Busybox has others of the names in
+/// `iproute2`.
+const INSTALLED: &[(&str, &str)] = &[("iperf3", "bin"), ("ip", "iproute2"), ("bridge", "iproute2"), ("tc", "iproute2")];
 
 const USERS: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
 
@@ -58,8 +64,12 @@ pub(crate) fn build(kernel: &Kernel) -> Result<PathBuf, String> {
     let vfio = kernel.release == Release::Installed;
     let modules = if vfio { [VFIO, MODULES].concat() } else { MODULES.to_vec() };
     let first = kernel.modules(&modules);
-    let later = kernel.modules(&[&modules, LATER].concat()).split_off(first.len());
-    for (list, modules) in [("order", first), ("later", later)] {
+    let later = LATER.iter().map(|(list, wanted)| {
+        let modules = kernel.modules(&[&modules, *wanted].concat()).split_off(first.len());
+        (*list, modules)
+    });
+    let lists: Vec<_> = later.collect();
+    for (list, modules) in [("order", first)].into_iter().chain(lists) {
         let mut order = String::new();
         for (name, path) in modules {
             image.file(&format!("modules/{name}.ko"), &read(&path)?);
@@ -70,7 +80,9 @@ pub(crate) fn build(kernel: &Kernel) -> Result<PathBuf, String> {
     if vfio {
         testpmd(&mut image)?;
     }
-    iperf3(&mut image)?;
+    for (program, folder) in INSTALLED {
+        installed(&mut image, program, folder)?;
+    }
     let path = cache().join(format!("{}.initrd", kernel.release.package()));
     std::fs::write(&path, image.finish()).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(path)
@@ -93,14 +105,17 @@ fn testpmd(image: &mut Cpio) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds `iperf3` with its shared libraries, if it is installed.
-fn iperf3(image: &mut Cpio) -> Result<(), String> {
-    let program = Path::new("/usr/bin/iperf3");
-    if !program.exists() {
+/// Adds a program with its shared libraries, if it is installed.
+fn installed(image: &mut Cpio, program: &str, folder: &str) -> Result<(), String> {
+    let Some(program) =
+        ["/usr/bin", "/usr/sbin", "/sbin"].map(|at| Path::new(at).join(program)).into_iter().find(|p| p.exists())
+    else {
         return Ok(());
-    }
-    libraries(image, [program])?;
-    image.program("bin/iperf3", &read(program)?);
+    };
+    libraries(image, [program.as_path()])?;
+    image.folder(folder);
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    image.program(&format!("{folder}/{name}"), &read(&program)?);
     Ok(())
 }
 
@@ -148,9 +163,16 @@ fn programs() -> Result<Vec<(&'static str, PathBuf)>, String> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let folder = cache().join("build");
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for wanted in [["-p", "towpath-cli", "--bin", "towpath"], ["-p", "towpath-bus", "--example", "vfio_proof"]] {
+    // The name of the program, the package, and what is built of it.
+    let wanted = [
+        ("towpath", "towpath-cli", ["--bin", "towpath"]),
+        ("vfio_proof", "towpath-bus", ["--example", "vfio_proof"]),
+        ("bridge_test", "towpath", ["--test", "bridge"]),
+    ];
+    let build = |(name, package, target): (&'static str, &str, [&str; 2])| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--locked", "--quiet", "--release", "--target", TARGET]).args(wanted);
+        cargo.args(["build", "--locked", "--quiet", "--release", "--target", TARGET, "--message-format=json"]);
+        cargo.args(["-p", package]).args(target);
         cargo.arg("--manifest-path").arg(workspace.join("Cargo.toml")).arg("--target-dir").arg(&folder);
         // In an emulated machine the last tenth of speed is worth less than the link time.
         cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
@@ -158,11 +180,15 @@ fn programs() -> Result<Vec<(&'static str, PathBuf)>, String> {
         cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
         let output = cargo.output().map_err(|e| format!("{cargo:?}: {e}"))?;
         assert!(output.status.success(), "{cargo:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    let built = folder.join(TARGET).join("release");
-    let programs = [("towpath", built.join("towpath")), ("vfio_proof", built.join("examples/vfio_proof"))];
+        let messages = output.stdout.split(|byte| *byte == b'\n').filter_map(|line| {
+            let message: serde_json::Value = serde_json::from_slice(line).ok()?;
+            message["executable"].as_str().map(PathBuf::from)
+        });
+        Ok((name, messages.last().ok_or_else(|| format!("{cargo:?} made no program"))?))
+    };
+    let programs = wanted.into_iter().map(build).collect::<Result<Vec<_>, String>>()?;
     for (_, program) in &programs {
         assert!(needs_no_library(program), "{} needs shared libraries", program.display());
     }
-    Ok(programs.into())
+    Ok(programs)
 }

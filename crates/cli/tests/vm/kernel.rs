@@ -23,7 +23,11 @@ const PARTS: &[&str] = &[
     "*/kernel/drivers/net/*",
     "*/kernel/drivers/vfio/*",
     "*/kernel/drivers/virtio/*",
+    "*/kernel/net/802/*",
+    "*/kernel/net/bridge/*",
     "*/kernel/net/core/*",
+    "*/kernel/net/llc/*",
+    "*/kernel/net/sched/*",
     "*/kernel/virt/*",
 ];
 

@@ -18,6 +18,7 @@
 //! | `drivers` | the kernel's driver, DPDK's and ours bring the same device up |
 //! | `oracle` | what they write, compared; explained in `docs/oracles.md` |
 //! | `removal` | the kernel takes the NIC away; kinds of interrupts |
+//! | `switching` | what the kernel that runs the tests may lack: VLANs of its bridge, classifiers |
 //! | `storm` | pulled cables, pulled devices and kills, many times |
 //! | `vhost` | machines of their own, whose NIC is a vhost-user device |
 //! | `zero_copy` | machines with a later kernel, whose driver takes the memory of AF_XDP sockets |
@@ -34,6 +35,7 @@ mod removal;
 mod storm;
 #[path = "../support/mod.rs"]
 mod support;
+mod switching;
 mod trace;
 mod vhost;
 mod zero_copy;
