@@ -6,6 +6,7 @@
 //! vain, with no other effect.
 
 use alloc::boxed::Box;
+use core::mem::replace;
 
 use crate::segment::Segment;
 
@@ -60,31 +61,33 @@ impl<S: Segment> Window<S> {
         (n.into(), !shared)
     }
 
-    /// Whether all packets of a burst, whose hashes these are, are singletons; how many they are.
-    /// `None` as soon as one is not, or has no hash, or there are more than a window's. Here hashes
-    /// that only end alike are distinguished: only then are the earlier ones searched.
+    /// Whether no two packets of a burst can merge. `false` also if they are more than a window's.
+    ///
+    /// Two that can have the same `key`, unless one of them `stays_alone`, which is asked only of a
+    /// packet with the key of another before it. Here keys that only end alike are distinguished:
+    /// only then are the earlier ones searched.
     #[inline(always)]
-    pub(crate) fn are_singletons(&mut self, hashes: impl Iterator<Item = Option<u64>>) -> Option<usize> {
-        let (first, mut n) = (self.first, 0_u16);
-        self.first = first.wrapping_add(WINDOW as u16);
-        for hash in hashes {
-            let hash = hash?;
-            let seen = &mut self.seen[hash as usize % SLOTS];
-            let before = seen.wrapping_sub(first);
-            *seen = first.wrapping_add(n);
-            if before < n && self.has_before(n, hash) {
-                return None;
-            }
-            *self.hashes.get_mut(usize::from(n))? = hash;
-            n += 1;
+    pub(crate) fn are_strangers<P>(
+        &mut self,
+        burst: &[P],
+        key: impl Fn(&P) -> u64,
+        stays_alone: impl Fn(&P) -> bool,
+    ) -> bool {
+        if burst.len() > WINDOW {
+            return false;
         }
-        Some(n.into())
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn has_before(&self, n: u16, hash: u64) -> bool {
-        self.hashes.iter().take(n.into()).any(|before| *before == hash)
+        let (seen, number) = (&mut *self.seen, self.first);
+        self.first = number.wrapping_add(WINDOW as u16);
+        for (n, packet) in burst.iter().enumerate() {
+            let key = key(packet);
+            self.hashes[n % WINDOW] = key;
+            let before = replace(&mut seen[key as usize % SLOTS], number);
+            // An equal number of an earlier burst costs no more than a search.
+            if before == number && has(&self.hashes, n, key) && !stays_alone(packet) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Takes a packet out, with its hash.
@@ -93,4 +96,11 @@ impl<S: Segment> Window<S> {
         let at = at % WINDOW;
         Some((self.packets[at].take()?, self.hashes[at]))
     }
+}
+
+/// Whether a key is among the first `n`.
+#[cold]
+#[inline(never)]
+fn has(keys: &[u64], n: usize, key: u64) -> bool {
+    keys.iter().take(n).any(|before| *before == key)
 }

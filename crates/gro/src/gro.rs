@@ -176,25 +176,35 @@ impl<S: Segment> Gro<S> {
     /// because nothing of it would merge. Then its packets are accounted for, and the caller sends
     /// them in their order. Otherwise nothing happened.
     ///
-    /// `heads` are the [head](Segment::head) and the [tag](Segment::vlan) of each packet. They are
-    /// read only if nothing is held, and if nothing merged in the burst before. True for bursts of
-    /// up to 64 packets of TCP, or of UDP without a tunnel, each of a flow of its own.
-    pub fn pass_strangers<'a>(&mut self, heads: impl Iterator<Item = (&'a [u8], u32)>) -> bool {
+    /// `head` returns the [head](Segment::head) of a packet. It is called only if nothing is held,
+    /// and if nothing merged in the burst before. True for bursts of up to 64 packets each of which
+    /// is of a flow of its own, or merges with nothing, as TCP without data does.
+    pub fn pass_strangers<P>(&mut self, burst: &[P], head: impl Fn(&P) -> &[u8]) -> bool {
         if !self.strange || self.held() > 0 || self.is_bypassed() {
             return false;
         }
-        let hasher = self.hasher;
         let strangers = match self.config.link {
-            LinkKind::Ethernet => self.window.are_singletons(heads.map(|(b, vlan)| hasher.common_hash::<14>(b, vlan))),
-            LinkKind::Ip => self.window.are_singletons(heads.map(|(b, vlan)| hasher.common_hash::<0>(b, vlan))),
+            LinkKind::Ethernet => self.are_strangers::<14, P>(burst, head),
+            LinkKind::Ip => self.are_strangers::<0, P>(burst, head),
         };
-        let Some(packets) = strangers else { return false };
-        self.stats.packets += packets as u64;
-        self.stats.passed += packets as u64;
-        if self.config.auto {
-            self.auto.observe(packets, 0);
+        if strangers {
+            self.stats.packets += burst.len() as u64;
+            self.stats.passed += burst.len() as u64;
+            if self.config.auto {
+                self.auto.observe(burst.len(), 0);
+            }
         }
-        true
+        strangers
+    }
+
+    #[inline(always)]
+    fn are_strangers<const L3: usize, P>(&mut self, burst: &[P], head: impl Fn(&P) -> &[u8]) -> bool {
+        let (hasher, udp) = (self.hasher, self.config.udp);
+        self.window.are_strangers(
+            burst,
+            |packet| hasher.key::<L3>(head(packet)),
+            |packet| rules::stays_alone::<L3>(head(packet), &hasher, udp),
+        )
     }
 
     #[inline(always)]

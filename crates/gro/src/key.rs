@@ -10,7 +10,7 @@ use towpath_wire::offload::LinkKind;
 
 use crate::bytes::array;
 use crate::layout::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, Hint, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP, Unknown, Walk, walk,
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, Hint, IPV4, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP, Unknown, Walk, walk,
 };
 
 #[derive(Clone, Copy)]
@@ -67,19 +67,27 @@ impl Hasher {
         }
     }
 
-    /// The hash of a [common](Self::common) packet: both in one look.
+    /// A number that all packets of an aggregate have in common, by the shortest look: a hash of
+    /// bytes that are addresses and ports of most packets, and do not differ within an aggregate in
+    /// others. Tags beside packets are not looked at. 0 for packets that merge with nothing.
     #[inline(always)]
-    pub(crate) fn common_hash<const L3: usize>(&self, b: &[u8], vlan: u32) -> Option<u64> {
-        if is_v6::<L3>(b)? {
-            let h: &[u8; 48] = array(b, L3)?;
-            self.common_v6(h)?;
-            let addresses = self.addresses_v6([8, 16, 24, 32].map(|at| word(h, at)));
-            Some(self.hash(addresses, [h[40], h[41], h[42], h[43]], vlan, 0))
-        } else {
-            let h: &[u8; 28] = array(b, L3)?;
-            self.common_v4(h)?;
-            Some(self.hash(word(h, 12), [h[20], h[21], h[22], h[23]], vlan, 0))
+    pub(crate) fn key<const L3: usize>(&self, b: &[u8]) -> u64 {
+        // The longest first, so that one comparison shows that all are there. IP in IP has an inner
+        // length where others have ports.
+        if let Some(h) = array::<12>(b, L3 + 12)
+            && is_v6::<L3>(b) == Some(false)
+            && b.get(L3 + 9) != Some(&IPV4)
+        {
+            return self.hash(word(h, 0), [h[8], h[9], h[10], h[11]], 0, 0);
         }
+        self.uncommon_key::<L3>(b)
+    }
+
+    #[inline(never)]
+    fn uncommon_key<const L3: usize>(&self, b: &[u8]) -> u64 {
+        let v6 = is_v6::<L3>(b) == Some(true) && b.get(L3 + 6) != Some(&IPV4);
+        let guess = if v6 { self.guess::<L3>(b, 0) } else { None };
+        guess.or_else(|| self.any(b, 0).ok().map(|(hash, _)| hash)).unwrap_or(0)
     }
 
     /// The hash of any packet, and where its headers are.

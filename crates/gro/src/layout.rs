@@ -23,6 +23,8 @@ pub(crate) const MAX_HEADER: usize = 512;
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_TEB: u16 = 0x6558;
+/// IPv4 in IP.
+pub(crate) const IPV4: u8 = 4;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 /// TCP flags that may differ within an aggregate: the last packet may have them.
@@ -194,7 +196,7 @@ pub(crate) fn walk(b: &[u8], link: LinkKind, hint: Hint) -> Result<Walk, Unknown
     };
     let (l4, protocol) = ip(b, l3, &mut w)?;
     let (inner, outer) = match protocol {
-        4 => (IpAt(l4, Some(4)), Outer::Ip),
+        IPV4 => (IpAt(l4, Some(4)), Outer::Ip),
         41 => (IpAt(l4, Some(6)), Outer::Ip),
         47 => gre(b, l4, &mut w)?,
         UDP => match tunnel_in_udp(b, l4, hint, &mut w)? {

@@ -21,7 +21,7 @@ use towpath_wire::offload::Checksum;
 use crate::bytes::{array, be16, be32, sum, u8_at};
 use crate::fixup;
 use crate::gso::MIN_TCP_SIZE;
-use crate::key::{Common, is_v6};
+use crate::key::{Common, Hasher, is_v6};
 use crate::layout::{FIN_PSH, Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
 use crate::mask::{MAX_TEMPLATE, Mask};
 use crate::segment::Segment;
@@ -70,6 +70,20 @@ pub(crate) fn first_common<const L3: usize>(b: &[u8], len: usize, common: Common
         return None;
     }
     transport(b, len, l4, udp)
+}
+
+/// Whether a packet neither begins an aggregate nor joins one, by its own headers alone: TCP without
+/// data, or with flags that forbid it; neither TCP nor UDP. `udp`: UDP merges.
+#[inline(never)]
+pub(crate) fn stays_alone<const L3: usize>(b: &[u8], hasher: &Hasher, udp: bool) -> bool {
+    let Some(common) = hasher.common::<L3>(b) else { return hasher.any(b, 0).is_err() };
+    if common.udp {
+        return !udp;
+    }
+    let (l4, len, before) = if common.v6 { (L3 + 40, L3 + 4, 0) } else { (L3 + 20, L3 + 2, 20) };
+    let (Some(len), Some(tcp)) = (be16(b, len), array::<20>(b, l4)) else { return false };
+    let header = before + usize::from(tcp[12] >> 4) * 4;
+    tcp[13] & CONTROL & !FIN_PSH != ACK || usize::from(len) <= header
 }
 
 /// A packet that has a shape and may begin an aggregate.

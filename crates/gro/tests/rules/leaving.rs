@@ -1,9 +1,9 @@
 //! When packets leave, and in what order.
 
 use crate::common::chain::Chain;
-use crate::common::{Spec, udp, v4};
-use crate::{Left, config, data, push_all, trusted};
-use towpath_gro::{Checksum, Flush, Gro, Offload, Segment};
+use crate::common::{ACK, CWR, Carrier, RST, SYN, Spec, in_tunnel, udp, v4, v6};
+use crate::{Left, config, data, push_all, segs, trusted};
+use towpath_gro::{Checksum, Flush, Gro, GroConfig, Offload, Segment};
 
 #[test]
 fn a_single_packet_leaves_byte_for_byte_unchanged() {
@@ -122,10 +122,57 @@ fn a_stranger_does_not_leave_while_something_is_held() {
     let run = data().run(3, 100);
     let (mut gro, mut left) = (Gro::new(config()), Left::default());
     let chain = |at: usize| Chain::new(run[at].build(), trusted());
-    let passes = |gro: &mut Gro<Chain>, at: usize| gro.pass_strangers([(chain(at).head(), 0)].into_iter());
+    let passes = |gro: &mut Gro<Chain>, at: usize| gro.pass_strangers(&[chain(at)], Segment::head);
     assert!(!passes(&mut gro, 0), "nothing is known before the first burst");
     gro.push_and_flush([chain(0)], &mut left);
     assert!(passes(&mut gro, 1));
     gro.push(chain(1), 0, &mut left);
     assert!(!passes(&mut gro, 2), "it would overtake");
+}
+
+/// Whether a burst passes as one of strangers.
+fn are_strangers(config: GroConfig, burst: &[Vec<u8>]) -> bool {
+    let (mut gro, mut left) = (Gro::new(config), Left::default());
+    gro.push_and_flush([], &mut left);
+    gro.pass_strangers(burst, |bytes| bytes)
+}
+
+#[test]
+fn packets_of_one_flow_are_strangers_if_they_cannot_merge() {
+    let pair = |spec: Spec, len: usize| spec.run(2, len).iter().map(Spec::build).collect::<Vec<_>>();
+    for ip in [v4(), v6()] {
+        let tcp = data().with(|s| s.ip = ip.clone());
+        assert!(are_strangers(config(), &pair(tcp.clone(), 0)), "acknowledgments");
+        for flags in [SYN, RST | ACK, 0] {
+            assert!(are_strangers(config(), &pair(tcp.clone().flags(flags), 100)));
+        }
+        assert!(!are_strangers(config(), &pair(tcp.clone().flags(ACK | CWR), 100)));
+        assert!(!are_strangers(config(), &pair(tcp.clone(), 100)));
+        let between = [tcp.build(), tcp.next(0).build(), tcp.next(100).build()];
+        assert!(!are_strangers(config(), &between), "data around an acknowledgment");
+        assert!(!are_strangers(config(), &pair(udp(ip.clone(), 0), 100)));
+        assert!(are_strangers(config().udp(false), &pair(udp(ip, 0), 100)));
+    }
+    let arp = [&[0xff; 12][..], &[8, 6], &[1; 28]].concat();
+    assert!(are_strangers(config(), &[arp.clone(), arp]));
+}
+
+#[test]
+fn packets_that_merge_are_no_strangers_wherever_their_headers_are() {
+    let tagged = data().with(|s| s.tags = vec![(0x88a8, 3), (0x8100, 4)]);
+    let gre = Carrier::Gre { key: Some(5), checksum: true, ethernet: false };
+    let vxlan = Carrier::Vxlan { vni: 1, checksum: true };
+    let tunnels =
+        [Carrier::Ip, gre, vxlan].map(|carrier| [v4(), v6()].map(|ip| in_tunnel(data(), ip, carrier.clone())));
+    let options = data().with(|s| (s.ip.v6, s.ip.options) = (true, vec![1, 4, 0, 0, 0, 0]));
+    for spec in tunnels.into_iter().flatten().chain([tagged, options]) {
+        let first = Spec { payload: vec![1; 100], ..spec };
+        // The lengths in all headers differ.
+        let merge = [first.build(), first.next(50).build()];
+        assert_eq!(segs(config(), &merge), [2]);
+        assert!(!are_strangers(config(), &merge));
+        let other = first.clone().with(|s| (s.ports.0, s.ip.dst) = (7, 99));
+        let distinguishes = first.outer.is_none();
+        assert!(!distinguishes || are_strangers(config(), &[first.build(), other.build()]));
+    }
 }
