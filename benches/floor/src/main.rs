@@ -15,6 +15,8 @@ use towpath_packet::{Batch, Cache, Checksum, Direction, Packet, Pool, PoolConfig
 
 /// Payload bytes of each packet.
 const PAYLOAD: usize = 1448;
+/// Bursts after which the flows of `gro` begin again.
+const ROUNDS: usize = 20;
 
 /// One side of a job.
 trait Side {
@@ -28,11 +30,12 @@ fn measured(side: &mut impl Side, burst: &mut Batch, out: &mut Vec<Packet>) {
     side.push(burst, out);
 }
 
-fn measure(mut side: impl Side, flows: usize, burst: usize, packets: usize) {
+/// `rounds`: bursts in which the flows go on, before they begin again.
+fn measure(mut side: impl Side, rounds: usize, flows: usize, burst: usize, packets: usize) {
     let pool = Pool::new(PoolConfig::default().capacity(4096)).expect("memory");
     let mut cache: Cache = pool.cache(Direction::Rx).expect("a cache");
     // As many bursts as give each flow a turn.
-    let mix = mix::packets(flows, PAYLOAD, burst, flows.div_ceil(burst), 1);
+    let mix = mix::packets(flows, PAYLOAD, burst, rounds * flows.div_ceil(burst), rounds);
     let (mut batch, mut out) = (Batch::new(), Vec::with_capacity(burst));
     let mut left = 0;
     for bytes in mix.chunks(burst).cycle().take(packets / burst) {
@@ -58,10 +61,12 @@ fn main() {
         usage();
     }
     match names {
-        ("gro", "ours") => measure(ours::Engine::new(), flows, burst, packets),
-        ("gro", "floor") => measure(floor::Merge::new(), flows, burst, packets),
-        ("strangers", "ours") => measure(ours::Stage::new(), flows, burst, packets),
-        ("strangers", "floor") => measure(floor::Look::new(), flows, burst, packets),
+        ("gro", "ours") => measure(ours::Engine::new(), ROUNDS, flows, burst, packets),
+        ("gro", "floor") => measure(floor::Merge::new(), ROUNDS, flows, burst, packets),
+        ("anew", "ours") => measure(ours::Engine::new(), 1, flows, burst, packets),
+        ("anew", "floor") => measure(floor::Merge::new(), 1, flows, burst, packets),
+        ("strangers", "ours") => measure(ours::Stage::new(), 1, flows, burst, packets),
+        ("strangers", "floor") => measure(floor::Look::new(), 1, flows, burst, packets),
         _ => usage(),
     }
 }

@@ -283,6 +283,9 @@ impl<S: Segment> Gro<S> {
         if let Some(flow) = self.table.expected()
             && rules::predicted_ordinary::<L3, S>(flow, &packet)
         {
+            if flow.segment.is_none() {
+                return self.push_again::<L3>(packet, out);
+            }
             match append_predicted(flow, packet, None, &self.config, out) {
                 Ok(None) => {
                     let trail = flow.trail();
@@ -314,6 +317,14 @@ impl<S: Segment> Gro<S> {
             return;
         }
         self.push_hashed::<L3, true>(packet, out);
+    }
+
+    /// The predicted packet of a flow that was flushed: it begins the next aggregate.
+    #[inline(never)]
+    fn push_again<const L3: usize>(&mut self, packet: S, out: &mut impl Sink<S>) {
+        if let Some(packet) = self.table.reopen(packet) {
+            self.push_unexpected::<L3>(packet, out);
+        }
     }
 
     #[inline(never)]

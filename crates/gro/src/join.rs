@@ -28,7 +28,7 @@ pub(crate) fn join<const L3: usize, S: Segment>(
     if packet.offload().gso.is_some() {
         return Err((packet, Flush::Gso));
     }
-    if !flow.has_begun() && !begin(flow, packet.head(), config) {
+    if flow.is_undecided() && !begin(flow, packet.head(), config) {
         return Err((packet, Flush::Checksum));
     }
     if let Some(verify) = rules::predicted::<L3, S>(flow, &packet, packet.head(), packet.vlan()) {
@@ -79,6 +79,7 @@ impl<S: Segment> WithLayout for Begin<'_, S> {
         let a = held.head();
         (flow.counts, flow.outer_counts) = rules::counts(a, b, layout);
         flow.constant_sum = 0;
+        flow.reopened = false;
         let most = Limit::of(layout, config).most(held.packet_len(), flow.size);
         flow.usual = flow.shape.is_usual() && flow.counts;
         flow.expected.follow(a, flow.shape, layout, flow.size, flow.counts);

@@ -194,7 +194,7 @@ pub(crate) fn predicted<const L3: usize, S: Segment>(
     }
 }
 
-/// [`predicted`] for an [ordinary](Segment::is_ordinary) packet.
+/// [`predicted`] for an [ordinary](Segment::is_ordinary) packet. The flow may be closed.
 #[inline(always)]
 pub(crate) fn predicted_ordinary<const L3: usize, S: Segment>(flow: &mut Flow<S>, packet: &S) -> bool {
     flow.expects == tag_and_len(0, packet.packet_len())
@@ -203,7 +203,6 @@ pub(crate) fn predicted_ordinary<const L3: usize, S: Segment>(flow: &mut Flow<S>
         } else {
             flow.shape.follows::<L3>(&mut flow.expected, packet.head(), flow.size, flow.counts)
         }
-        && flow.segment.is_some()
 }
 
 /// [`verify`] for a predicted packet of a flow with a shape: all fields but two equal those of the

@@ -45,7 +45,7 @@ pub(crate) struct Flow<S> {
     /// The predicted packet's tag and length, [together](tag_and_len); no length if none is
     /// predicted.
     pub(crate) expects: u64,
-    /// 0 if the flow is closed, and possibly if it is not.
+    /// Possibly 0; kept when the flow is closed.
     hash: u32,
     /// The prediction of the next packet.
     pub(crate) expected: Expected,
@@ -77,6 +77,9 @@ pub(crate) struct Flow<S> {
     pub(crate) outer_counts: bool,
     /// Its shape [is usual](Shape::is_usual), and identifications count up.
     pub(crate) usual: bool,
+    /// It was [opened again](Table::reopen): what its second packet decides is assumed to be as
+    /// before.
+    pub(crate) reopened: bool,
 }
 
 impl<S> Flow<S> {
@@ -123,6 +126,12 @@ impl<S> Flow<S> {
     #[inline(always)]
     pub(crate) fn has_begun(&self) -> bool {
         self.most > 0
+    }
+
+    /// Whether what the second packet decides is unknown or assumed.
+    #[inline(always)]
+    pub(crate) fn is_undecided(&self) -> bool {
+        !self.has_begun() || (self.reopened && self.count() == 1)
     }
 
     /// Limits an aggregate of one packet to `most` full-sized ones, at least one.
@@ -247,6 +256,7 @@ impl<S> Table<S> {
             counts: false,
             outer_counts: false,
             usual: false,
+            reopened: false,
         };
         Self {
             heads: Box::new([0; HEADS]),
@@ -334,12 +344,12 @@ impl<S> Table<S> {
         }
     }
 
-    /// The flow with this hash, if it is the youngest of its chain. It may be closed.
+    /// The flow with this hash, if it is the youngest of its chain.
     #[inline(always)]
     pub(crate) fn youngest(&mut self, hash: u64) -> Option<(u16, &mut Flow<S>)> {
         let at = self.heads[hash as usize % HEADS];
         let flow = self.flows.get_mut(usize::from(at))?;
-        (flow.hash == hash as u32).then_some((at, flow))
+        (flow.hash == hash as u32 && flow.segment.is_some()).then_some((at, flow))
     }
 
     /// The flow with this hash; if there is none, the chain that it would join.
@@ -372,11 +382,17 @@ impl<S> Table<S> {
         self.flows.get_mut(usize::from(at))
     }
 
+    /// Whether a flow can be opened.
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        let slots = self.flows.len();
+        self.next - self.first < slots && self.held < slots / SLOTS_PER_FLOW
+    }
+
     /// If the table is full, the flow to close before another can be opened: the oldest.
     #[inline(always)]
     pub(crate) fn victim(&mut self) -> Option<u16> {
-        let slots = self.flows.len();
-        if self.next - self.first < slots && self.held < slots / SLOTS_PER_FLOW { None } else { self.make_room() }
+        if self.has_room() { None } else { self.make_room() }
     }
 
     #[cold]
@@ -403,6 +419,7 @@ impl<S> Table<S> {
         flow.chain = chain.0.unwrap_or(at as u16);
         flow.shape = opening.shape;
         flow.flags = 0;
+        flow.reopened = false;
         if opening.shape == Shape::ANY {
             flow.expected.set_layout(opening.layout);
         }
@@ -414,13 +431,42 @@ impl<S> Table<S> {
         None
     }
 
-    /// Closes a flow. Returns its packet and its state.
+    /// Opens the [expected](Self::expected) flow again with the packet that was predicted when
+    /// [everything was closed](Self::close_all): its state is what it would be after the second
+    /// packet. Returns the packet if another slot is next, or if there is no room.
+    #[inline]
+    pub(crate) fn reopen(&mut self, segment: S) -> Option<S> {
+        let at = self.trail.next;
+        let next = self.slot(self.next);
+        let has_room = self.has_room();
+        let Some(flow) = self.flows.get(next).filter(|_| has_room && next == usize::from(at)) else {
+            return Some(segment);
+        };
+        let hash = flow.hash;
+        let Chain(None) = self.chain(hash.into()) else { return Some(segment) };
+        let Some(flow) = self.flows.get_mut(next) else { return Some(segment) };
+        self.heads[hash as usize % HEADS] = at;
+        flow.segment = Some(segment);
+        flow.set_most(flow.most);
+        flow.chain = at;
+        flow.flags = 0;
+        flow.reopened = true;
+        self.trail = flow.trail;
+        if let Some(opened) = self.opened.get_mut(next) {
+            *opened = self.now;
+        }
+        self.next += 1;
+        self.held += 1;
+        None
+    }
+
+    /// Closes a flow, of which no packet is predicted any more. Returns its packet and its state.
     #[inline]
     pub(crate) fn close(&mut self, at: u16) -> Option<(S, &Flow<S>)> {
         let segment = self.flows.get_mut(usize::from(at))?.segment.take()?;
         self.unchain(at);
         let flow = self.flows.get_mut(usize::from(at))?;
-        flow.hash = 0;
+        flow.expects = 0;
         self.held -= 1;
         if self.held == 0 {
             (self.first, self.next) = (0, 0);
@@ -457,7 +503,7 @@ impl<S> Table<S> {
     }
 
     /// Closes the oldest flow, on the way to closing all: chains are not maintained, so the caller
-    /// repeats it until `None`.
+    /// repeats it until `None`. Predictions stay, to [reopen](Self::reopen) flows with.
     #[inline(always)]
     pub(crate) fn close_all(&mut self) -> Option<(S, &Flow<S>)> {
         while self.first < self.next {
@@ -465,7 +511,6 @@ impl<S> Table<S> {
             self.first += 1;
             if self.flows.get(at)?.segment.is_some() {
                 let flow = self.flows.get_mut(at)?;
-                flow.hash = 0;
                 return Some((flow.segment.take()?, flow));
             }
         }

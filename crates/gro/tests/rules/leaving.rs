@@ -1,6 +1,6 @@
 //! When packets leave, and in what order.
 
-use crate::common::chain::Chain;
+use crate::common::chain::{Chain, Handle};
 use crate::common::{ACK, CWR, Carrier, RST, SYN, Spec, in_tunnel, udp, v4, v6};
 use crate::{Left, config, data, push_all, segs, trusted};
 use towpath_gro::{Checksum, Flush, Gro, GroConfig, Offload, Segment};
@@ -128,6 +128,23 @@ fn a_stranger_does_not_leave_while_something_is_held() {
     assert!(passes(&mut gro, 1));
     gro.push(chain(1), 0, &mut left);
     assert!(!passes(&mut gro, 2), "it would overtake");
+}
+
+#[test]
+fn a_flow_that_was_ended_is_not_opened_again_by_what_would_follow() {
+    let run = data().run(2, 100);
+    let short = run[1].next(60);
+    // Padded to the length of the others, its lengths still those of the short one.
+    let padded = |n: u16| {
+        let mut bytes = short.clone().seq(1200 + 100 * u32::from(n)).with(|s| s.ip.id += n).build();
+        bytes.resize(bytes.len() + 40, 0);
+        bytes
+    };
+    let burst = [run[0].build(), run[1].build(), short.build(), padded(1), padded(2), padded(3)];
+    let (mut gro, mut left) = (Gro::new(config()), vec![]);
+    let burst = burst.map(|bytes| Handle::new(bytes, trusted()));
+    gro.push_batch(burst, 0, &mut (|it: Handle| left.push(it.0.offload.gso.map(|gso| gso.segs)), drop));
+    assert_eq!((left, gro.held()), (vec![Some(3), None, None, None], 0));
 }
 
 /// Whether a burst passes as one of strangers.
