@@ -1,8 +1,8 @@
 //! The smallest programs that do the jobs of hot paths, beside those paths, for `run` to count.
 //!
-//!     floor gro|strangers ours|floor FLOWS BURST PACKETS
+//!     floor gro|anew|strangers ours|floor FLOWS BURST PACKETS
 //!
-//! Both sides of a job have the same packets, TCP/IPv4 with timestamps and trusted checksums, and
+//! With `gro` flows go on from burst to burst, with `anew` each burst begins them anew. Both sides of a job have the same packets, TCP/IPv4 with timestamps and trusted checksums, and
 //! leave the same number of them: the program prints it. `measured` is what is counted.
 
 mod floor;
@@ -72,6 +72,6 @@ fn main() {
 }
 
 fn usage() -> ! {
-    eprintln!("usage: floor gro|strangers ours|floor FLOWS BURST PACKETS        bursts of up to 64");
+    eprintln!("usage: floor gro|anew|strangers ours|floor FLOWS BURST PACKETS        bursts of up to 64");
     std::process::exit(2);
 }

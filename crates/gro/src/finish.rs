@@ -10,12 +10,23 @@ use crate::fixup::{self, Describe};
 use crate::layout::{Layout, Outer};
 use crate::offload::{Offload, Tunnel, TunnelKind};
 use crate::segment::Segment;
-use crate::shape::WithLayout;
+use crate::shape::{Shape, WithLayout};
 use crate::table::Flow;
 
 /// Makes an aggregate a legal super-packet.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn finish<S: Segment>(segment: &mut S, flow: &Flow<S>) {
+    if flow.shape == Shape::USUAL { finish_usual(segment, flow) } else { finish_any(segment, flow) }
+}
+
+/// Apart, because the code of all shapes together uses all registers.
+#[inline(never)]
+fn finish_usual<S: Segment>(segment: &mut S, flow: &Flow<S>) {
+    Finish { segment, flow }.with(&const { Shape::USUAL.layout() });
+}
+
+#[inline(never)]
+fn finish_any<S: Segment>(segment: &mut S, flow: &Flow<S>) {
     flow.shape.with_layout(flow.expected.layout(), Finish { segment, flow });
 }
 

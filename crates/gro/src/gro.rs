@@ -319,12 +319,28 @@ impl<S: Segment> Gro<S> {
         self.push_hashed::<L3, true>(packet, out);
     }
 
-    /// The predicted packet of a flow that was flushed: it begins the next aggregate.
+    /// The predicted packet of the expected flow, which was flushed: it begins the next aggregate.
     #[inline(never)]
     fn push_again<const L3: usize>(&mut self, packet: S, out: &mut impl Sink<S>) {
-        if let Some(packet) = self.table.reopen(packet) {
-            self.push_unexpected::<L3>(packet, out);
+        match self.table.reopen(self.table.expected_slot(), packet) {
+            None => self.table.opened_as_expected(),
+            Some(packet) => self.push_unexpected::<L3>(packet, out),
         }
+    }
+
+    /// A packet that may be the predicted one of a flow that was flushed.
+    #[inline(never)]
+    fn push_closed<const L3: usize>(&mut self, packet: S, hash: u64, at: u16, out: &mut impl Sink<S>) {
+        let packet = if packet.is_ordinary()
+            && let Some(flow) = self.table.flow(at)
+            && rules::predicted_ordinary::<L3, S>(flow, &packet)
+        {
+            let Some(packet) = self.table.reopen(at, packet) else { return };
+            packet
+        } else {
+            packet
+        };
+        self.push_unpredicted::<L3>(packet, hash, out);
     }
 
     #[inline(never)]
@@ -359,6 +375,9 @@ impl<S: Segment> Gro<S> {
                 Ok(None) => self.stats.merged += 1,
                 joined => self.after::<L3>(at, joined, out),
             };
+        }
+        if let Some(at) = self.table.closed::<L3>(hash, b) {
+            return self.push_closed::<L3>(packet, hash, at, out);
         }
         self.push_first::<L3>(packet, hash, vlan, out);
     }

@@ -82,6 +82,12 @@ impl Expected {
         }
     }
 
+    /// Whether `b` has the predicted [word](IP_WORD), in a flow with a shape of IPv4 at `L3`.
+    #[inline(always)]
+    pub(crate) fn has_ip_word<const L3: usize>(&self, b: &[u8]) -> bool {
+        array::<8>(b, L3 + IP_WORD).is_some_and(|word| array(&self.0, L3 + IP_WORD) == Some(word))
+    }
+
     /// Stores the predicted fields, in a flow with a shape.
     #[inline(always)]
     pub(crate) fn set(&mut self, l3: usize, l4: usize, fields: Fields) {

@@ -22,7 +22,7 @@ macro_rules! shapes {
         impl Shape {
             /// The layout; empty for [`Shape::ANY`].
             #[inline(always)]
-            pub(crate) fn layout(self) -> Layout {
+            pub(crate) const fn layout(self) -> Layout {
                 match self.0 {
                     $($number => layout($l3, $l4, $header),)*
                     _ => Layout::NONE,
@@ -95,6 +95,8 @@ const fn layout(l3: u16, l4: u16, header: u16) -> Layout {
 
 impl Shape {
     pub(crate) const ANY: Self = Self(12);
+    /// TCP with timestamps over IPv4 over Ethernet.
+    pub(crate) const USUAL: Self = Self(0);
 
     /// Whether this is TCP with timestamps over IPv4: the shape of most packets that merge.
     #[inline(always)]

@@ -23,6 +23,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use core::mem::swap;
 
 use crate::layout::Layout;
 use crate::predict::Expected;
@@ -324,6 +325,14 @@ impl<S> Table<S> {
         self.trail = trail;
     }
 
+    /// The expected flow was opened again, in the slot before the next.
+    #[inline(always)]
+    pub(crate) fn opened_as_expected(&mut self) {
+        if let Some(flow) = self.flows.get(self.slot(self.next.wrapping_sub(1))) {
+            self.trail = flow.trail;
+        }
+    }
+
     /// A packet joined the flow at `at`, found by its hash; `merged` are all that joined before.
     #[inline(always)]
     pub(crate) fn came(&mut self, at: u16, merged: u64) {
@@ -431,33 +440,56 @@ impl<S> Table<S> {
         None
     }
 
-    /// Opens the [expected](Self::expected) flow again with the packet that was predicted when
-    /// [everything was closed](Self::close_all): its state is what it would be after the second
-    /// packet. Returns the packet if another slot is next, or if there is no room.
-    #[inline]
-    pub(crate) fn reopen(&mut self, segment: S) -> Option<S> {
-        let at = self.trail.next;
+    /// The closed flow with this hash, if it is a [usual](Shape::is_usual) one, and `b` may be the
+    /// beginning of the packet that was predicted of it: a field that differs in every packet is
+    /// as predicted.
+    #[inline(always)]
+    pub(crate) fn closed<const L3: usize>(&self, hash: u64, b: &[u8]) -> Option<u16> {
+        let at = self.heads[hash as usize % HEADS];
+        let flow = self.flows.get(usize::from(at))?;
+        let may_go_on = flow.hash == hash as u32 && flow.usual && flow.expected.has_ip_word::<L3>(b);
+        (may_go_on && flow.segment.is_none()).then_some(at)
+    }
+
+    /// Opens the closed flow at `at` again, with the packet that was predicted when [everything was
+    /// closed](Self::close_all). Its state is what it would be after its second packet. Returns the
+    /// packet if there is no room, or if others of its chain are held.
+    #[inline(always)]
+    pub(crate) fn reopen(&mut self, at: u16, segment: S) -> Option<S> {
         let next = self.slot(self.next);
-        let has_room = self.has_room();
-        let Some(flow) = self.flows.get(next).filter(|_| has_room && next == usize::from(at)) else {
+        if !self.has_room() || (usize::from(at) != next && !self.exchange(at, next)) {
             return Some(segment);
-        };
-        let hash = flow.hash;
+        }
+        let Some(&Flow { hash, .. }) = self.flows.get(next) else { return Some(segment) };
         let Chain(None) = self.chain(hash.into()) else { return Some(segment) };
-        let Some(flow) = self.flows.get_mut(next) else { return Some(segment) };
-        self.heads[hash as usize % HEADS] = at;
+        let Some(flow) = self.flows.get_mut(next).filter(|flow| flow.segment.is_none()) else { return Some(segment) };
+        self.heads[hash as usize % HEADS] = next as u16;
         flow.segment = Some(segment);
         flow.set_most(flow.most);
-        flow.chain = at;
+        flow.chain = next as u16;
         flow.flags = 0;
         flow.reopened = true;
-        self.trail = flow.trail;
         if let Some(opened) = self.opened.get_mut(next) {
             *opened = self.now;
         }
         self.next += 1;
         self.held += 1;
         None
+    }
+
+    /// Two closed flows change slots. What is expected after them is what was expected after the
+    /// slots. `false` if they are not two.
+    #[inline(never)]
+    fn exchange(&mut self, at: u16, next: usize) -> bool {
+        let Ok([one, other]) = self.flows.get_disjoint_mut([at.into(), next]) else { return false };
+        swap(one, other);
+        swap(&mut one.trail, &mut other.trail);
+        // So that the other one is found as well.
+        let head = &mut self.heads[one.hash as usize % HEADS];
+        if usize::from(*head) == next {
+            *head = at;
+        }
+        true
     }
 
     /// Closes a flow, of which no packet is predicted any more. Returns its packet and its state.
@@ -577,6 +609,33 @@ mod tests {
             open(&mut table, ends, 0);
             assert!(hashes.iter().all(|hash| held(&mut table, *hash) == Some(*hash)));
         }
+    }
+
+    #[test]
+    fn flows_are_opened_again_in_any_order() {
+        let mut table = Table::new(8);
+        (1..=3).for_each(|hash| open(&mut table, hash, 0));
+        while table.close_all().is_some() {}
+        for hash in [3, 1, 2] {
+            assert_eq!(held(&mut table, hash), None);
+            let at = table.heads[hash as usize];
+            assert_eq!(table.reopen(at, hash), None);
+            assert_eq!(held(&mut table, hash), Some(hash));
+        }
+        let own = |at: u16| usize::from(table.flows[usize::from(at)].trail.last) == usize::from(at);
+        assert!((0..3).all(own));
+        let all: Vec<u64> = core::iter::from_fn(|| table.close_all().map(|(hash, _)| hash)).collect();
+        assert_eq!(all, [3, 1, 2], "in the order of arrival");
+    }
+
+    #[test]
+    fn a_flow_is_not_opened_again_beside_another_of_its_chain() {
+        let mut table = Table::new(8);
+        [2, 1].into_iter().for_each(|hash| open(&mut table, hash, 0));
+        while table.close_all().is_some() {}
+        let at = table.heads[1];
+        open(&mut table, 1 + HEADS as u64, 0);
+        assert_eq!((table.reopen(at, 1), table.held()), (Some(1), 1));
     }
 
     #[test]
