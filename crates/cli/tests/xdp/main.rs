@@ -111,6 +111,22 @@ fn generated_packets_arrive_and_are_counted_by_the_other_end() {
     }
 }
 
+#[test]
+fn the_program_has_a_function_that_others_can_name() {
+    require!("the_program_has_a_function_that_others_can_name", "bpftool");
+    let ns = quiet("btf");
+    ns.ip("link add v0 type veth peer name v1");
+    ns.ip("link set v0 up");
+    ns.ip("link set v1 up");
+    let sink = Towpath::start(&["sink", &format!("xdp:v1?netns={}", ns.name())]);
+    until("it has its program", || programs(&ns) == 1);
+    let shown = ns.ip("-d link show v1");
+    let id = shown.split_once("prog/xdp id ").and_then(|(_, rest)| rest.split(' ').next()).expect("its number");
+    let code = ns.run("bpftool", &format!("prog dump xlated id {id}"));
+    assert!(code.starts_with("int towpath(struct xdp_md * ctx):"), "{code}");
+    sink.stop().code(0).summary().is_clean();
+}
+
 /// The bytes of packets that arrive at `v1` from `v0`, opened with `options`.
 fn frames(options: &str, generate: &[&str]) -> Vec<Vec<u8>> {
     let ns = quiet("eq");

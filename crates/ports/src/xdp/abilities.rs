@@ -70,6 +70,14 @@ pub(super) fn abilities(
     if partial {
         add("partial", Want::Prefer, Ok("what the peer's stack left to its device is recognised".to_owned()), None)?;
     }
+    if let Some(btf) = &found.btf {
+        add(
+            "btf",
+            Want::Prefer,
+            btf.clone().map(|()| "xdpdump and bpftool know the program's function".to_owned()),
+            None,
+        )?;
+    }
     add("selftest", Want::Prefer, Ok(found.tested.to_owned()), None)?;
     Ok(list)
 }

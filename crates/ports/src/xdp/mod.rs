@@ -23,6 +23,8 @@
 //!   address and routes are those to send with ([`Interface::source_mac`]).
 //! * **Life.** Program, map and sockets are descriptors: a killed process leaves nothing on the
 //!   interface.
+//! * **BTF.** The program's function has a name and a type, by which `bpftool` shows it and
+//!   `xdpdump` attaches to its entry and exit. A kernel that refuses them runs the program without.
 //! * **Modes.** The program runs in the driver (`native`) or in the stack (`generic`); the driver
 //!   uses the UMEM (`zerocopy`) or the kernel copies (`copy`). Each can be required, preferred or
 //!   switched off; a preferred mode that failed is reported at the start. `mode=native` and

@@ -53,6 +53,8 @@ pub(super) struct Probed {
     pub(super) mode: Option<AttachMode>,
     /// The reason if the program does not run in the driver.
     pub(super) not_native: Option<String>,
+    /// Whether other programs can name and watch this one, if there is one.
+    pub(super) btf: Option<Result<(), String>>,
     /// Flags to bind with.
     pub(super) flags: u16,
     /// The reason if the mode is not zero copy.
@@ -115,6 +117,12 @@ pub(super) fn attach(config: &Config, index: i32) -> Result<AttachedProgram, Por
     let link = retry_while_busy(|| XdpLink::attach(&program, index, AttachMode::Generic))
         .map_err(failed("attach the program"))?;
     Ok(AttachedProgram { map, link, program, mode: AttachMode::Generic, not_native, frags })
+}
+
+/// Whether the program has BTF.
+fn watchable(program: &Program) -> Result<(), String> {
+    let why = |error| format!("the kernel refuses the program's BTF ({error}): xdpdump can't attach to it");
+    program.no_btf().map_or(Ok(()), |error| Err(why(error)))
 }
 
 /// A pool for the trial.
@@ -200,6 +208,7 @@ pub(super) fn probe(
                     return Ok(Probed {
                         mode: attached.map(|program| program.mode),
                         not_native: attached.map_or_else(|| Some(NOT_RECEIVING.to_owned()), |p| p.not_native.clone()),
+                        btf: attached.map(|program| watchable(&program.program)),
                         flags,
                         not_zero_copy: (!driver).then_some(no_zero_copy),
                         not_frags: (!sg).then(|| refused.unwrap_or_else(|| no_frags(config, program_frags))),

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   Asm ── finish ──► [u64] ── Program::load ──► Program ─┬─ XdpLink::attach ──► an interface
-//!    ▲                            the verifier's log      ├─ descriptor, for a tap's steering
-//!   Map, by fd                                        └─ run_live: run now, on frames from this process
+//!    ▲                   ▲        the verifier's log      ├─ descriptor, for a tap's steering
+//!   Map, by fd         BTF: its name and arguments       └─ run_live: run now, on frames from this process
 //!    └ mapped: its values as memory of this process
 //! ```
 //!
@@ -11,6 +11,7 @@
 //! process leaves none behind.
 
 pub mod asm;
+mod btf;
 mod map;
 mod program;
 
@@ -28,6 +29,7 @@ mod command {
     pub(super) const MAP_DELETE_ELEM: libc::c_long = 3;
     pub(super) const PROG_LOAD: libc::c_long = 5;
     pub(super) const PROG_TEST_RUN: libc::c_long = 10;
+    pub(super) const BTF_LOAD: libc::c_long = 18;
     pub(super) const LINK_CREATE: libc::c_long = 28;
 }
 
