@@ -38,6 +38,25 @@ fn a_bench_draws_what_it_prints_and_the_same_is_drawn_from_its_json() {
 }
 
 #[test]
+fn the_figures_of_the_pages_are_drawn_from_their_records() {
+    let perf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/perf");
+    // The archive of the crate has no pages.
+    let Ok(records) = std::fs::read_dir(perf.join("data")) else { return };
+    let files = std::fs::read_dir(&perf).unwrap().map(|entry| entry.unwrap().path());
+    let pages: String =
+        files.filter(|path| path.is_file()).map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let again = dir.path().join("again.svg");
+    for record in records.map(|entry| entry.unwrap().path()) {
+        let name = record.file_stem().and_then(|name| name.to_str()).unwrap();
+        succeed(towpath(&["bench", "plot"]).arg(&record).arg("--svg").arg(&again));
+        let kept = perf.join("figures").join(name).with_extension("svg");
+        assert!(std::fs::read(&again).unwrap() == std::fs::read(&kept).unwrap(), "benches/figures must draw {name}");
+        assert!(pages.contains(&format!("(figures/{name}.svg)")), "no page shows {name}");
+    }
+}
+
+#[test]
 fn what_cannot_be_drawn_is_an_error_with_the_rule() {
     let dir = tempfile::tempdir().unwrap();
     let [json, svg] = ["x.json", "x.svg"].map(|name| dir.path().join(name));

@@ -12,7 +12,7 @@
 //! | `netns` | a private network namespace with a thread in it |
 //! | `udp`, `tcp` | senders and receivers in namespaces |
 //! | `cores` | processor time, losses at sockets |
-//! | `machine` | the machine, which heads every report |
+//! | `machine`, `provenance` | the machine and the run, which head every report |
 //! | `progress` | the time so far, on a terminal |
 //! | `interrupt` | ^C: the report of what is measured so far |
 //! | `plot` | reports as figures |
@@ -30,6 +30,7 @@ pub(crate) mod machine;
 mod netns;
 mod plot;
 mod progress;
+pub(crate) mod provenance;
 mod tcp;
 mod udp;
 mod vm;
@@ -38,6 +39,7 @@ mod xsk;
 use crate::args::{Bench, BenchKind};
 use crate::output::{is_read, outln};
 use machine::Machine;
+use provenance::Provenance;
 use serde::Serialize;
 use std::error::Error;
 use std::fs::File;
@@ -84,6 +86,8 @@ pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
 #[derive(Serialize)]
 struct Headed<'r, R> {
     machine: Machine,
+    #[serde(flatten)]
+    run: Provenance,
     /// What is counted, and where.
     counted: &'r str,
     /// ^C ended it: what was not measured is missing, and medians are of fewer rounds.
@@ -92,9 +96,9 @@ struct Headed<'r, R> {
     report: &'r R,
 }
 
-/// Prints a report: as one JSON object that begins with `machine`, `counted` and `partial`, or
-/// these as the first lines and `print` after them. `counted` says what is counted, and where. With
-/// `--svg` the report is also drawn.
+/// Prints a report: as one JSON object that begins with `machine`, the run, `counted` and `partial`,
+/// or with what is measured and where as the first lines and `print` after them. `counted` says what
+/// is counted, and where. With `--svg` the report is also drawn.
 fn show<R: Serialize>(
     json: bool,
     counted: &str,
@@ -102,7 +106,8 @@ fn show<R: Serialize>(
     print: impl FnOnce() -> io::Result<()>,
 ) -> Result<(), Box<dyn Error>> {
     progress::end();
-    let headed = Headed { machine: Machine::this(), counted, partial: interrupt::asked(), report };
+    let (machine, run) = (Machine::this(), Provenance::this());
+    let headed = Headed { machine, run, counted, partial: interrupt::asked(), report };
     if json {
         outln!("{}", serde_json::to_string(&headed)?)?;
     } else {

@@ -3,6 +3,7 @@
 use super::rig::Way;
 use super::search::Found;
 use crate::bench::machine::Machine;
+use crate::bench::provenance::Provenance;
 use crate::measured::LatencyUs;
 use crate::output::{OutputError, outln};
 use crate::units::{grouped, si};
@@ -15,6 +16,8 @@ use towpath::ports::generator::{IMIX, Size};
 #[derive(Serialize)]
 pub(super) struct Report {
     machine: Machine,
+    #[serde(flatten)]
+    run: Provenance,
     a: String,
     b: String,
     bidirectional: bool,
@@ -211,7 +214,16 @@ impl SizeResult {
 impl Report {
     pub(super) fn new(machine: Machine, names: &[String; 2], bidirectional: bool) -> Report {
         let [a, b] = names.clone();
-        Report { machine, a, b, bidirectional, interrupted: false, failures: Vec::new(), results: Vec::new() }
+        Report {
+            machine,
+            run: Provenance::this(),
+            a,
+            b,
+            bidirectional,
+            interrupted: false,
+            failures: Vec::new(),
+            results: Vec::new(),
+        }
     }
 
     pub(super) fn show(&self, json: bool) -> Result<(), Box<dyn std::error::Error>> {

@@ -69,9 +69,21 @@ struct Row {
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
+    /// The curve that the percentiles are points of.
+    distribution: Vec<Percentile>,
     /// Sleeps of a thread per message.
     sleeps: f64,
 }
+
+/// The part of the messages that took at most so long.
+#[derive(Debug, Serialize)]
+struct Percentile {
+    percent: f64,
+    us: f64,
+}
+
+/// Those of the curve, as far as there are messages beyond them.
+const PERCENTS: [f64; 13] = [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -117,6 +129,9 @@ pub(crate) fn run(args: &BenchLatency) -> Result<ExitCode, Box<dyn Error>> {
 fn row(way: &'static str, mode: Mode, sample: &Sample) -> Row {
     let us = |quantile| sample.ns.value_at_quantile(quantile) as f64 / 1e3;
     let messages = sample.ns.len();
+    let beyond = |percent: &&f64| (100.0 - **percent) / 100.0 * messages as f64 >= 1.0;
+    let distribution =
+        PERCENTS.iter().filter(beyond).map(|&percent| Percentile { percent, us: us(percent / 100.0) }).collect();
     Row {
         way,
         mode: mode.name(),
@@ -125,6 +140,7 @@ fn row(way: &'static str, mode: Mode, sample: &Sample) -> Row {
         p50_us: us(0.5),
         p99_us: us(0.99),
         p999_us: us(0.999),
+        distribution,
         sleeps: sample.sleeps as f64 / (messages + sample.lost).max(1) as f64,
     }
 }
@@ -136,7 +152,7 @@ fn print(report: &Report, args: &BenchLatency) -> std::io::Result<()> {
         "{:26} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}",
         "one way, microseconds", "mode", "p50", "p99", "p99.9", "messages", "sleeps", "lost"
     )?;
-    for Row { way, mode, messages, lost, p50_us, p99_us, p999_us, sleeps } in &report.rows {
+    for Row { way, mode, messages, lost, p50_us, p99_us, p999_us, sleeps, .. } in &report.rows {
         writeln!(
             out,
             "{way:26} {mode:>6} {p50_us:>9.2} {p99_us:>9.2} {p999_us:>9.2} {messages:>9} {sleeps:>8.2} {lost:>6}"

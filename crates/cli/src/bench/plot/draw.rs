@@ -1,5 +1,6 @@
 //! Figures as SVG: panels below each other, in colours that colour-blind readers tell apart.
 
+use super::axis::{Axis, Scale};
 use super::{Figure, Kind};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -11,7 +12,7 @@ type Drawn = Result<(), Box<dyn Error>>;
 
 const WIDTH: u32 = 1000;
 /// Height of what stands above the first panel.
-const HEAD: u32 = 34;
+const HEAD: u32 = 54;
 /// Height of a panel of lines, and of its plot's title.
 const LINES: u32 = 330;
 const TITLE: u32 = 46;
@@ -44,20 +45,22 @@ fn font(size: u32) -> TextStyle<'static> {
 }
 
 /// The text of an SVG file.
-pub(super) fn svg(figures: &[Figure], subtitle: &str) -> Result<String, Box<dyn Error>> {
+pub(super) fn svg(figures: &[Figure], heading: &[String; 2]) -> Result<String, Box<dyn Error>> {
     let heights: Vec<u32> = figures.iter().map(height).collect();
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, (WIDTH, HEAD + heights.iter().sum::<u32>())).into_drawing_area();
         root.fill(&WHITE)?;
-        root.draw_text(subtitle, &font(14), (12, 12))?;
+        for (line, y) in heading.iter().zip([10, 28]) {
+            root.draw_text(&cut(line, 150), &font(13), (12, y))?;
+        }
         let (_, mut rest) = root.split_vertically(HEAD);
         for (figure, height) in figures.iter().zip(heights) {
             let (panel, below) = rest.split_vertically(height);
             rest = below;
             match &figure.kind {
                 Kind::Bars { series, rows, log } => bars(&panel, figure, series, rows, *log)?,
-                Kind::Lines { x, log_x, series } => lines(&panel, figure, x, *log_x, series)?,
+                Kind::Lines { x, x_scale, y_scale, series } => lines(&panel, figure, x, [*x_scale, *y_scale], series)?,
             }
         }
         root.present()?;
@@ -78,7 +81,7 @@ fn cut(text: &str, most: usize) -> String {
 }
 
 /// A number with at most four digits that count.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, " G"),
         v if v >= 1e6 => (value / 1e6, " M"),
@@ -142,39 +145,34 @@ fn bars(panel: &Area<'_>, figure: &Figure, series: &[String], rows: &[(String, V
     Ok(())
 }
 
-fn lines(panel: &Area<'_>, figure: &Figure, x: &str, log_x: bool, series: &[(String, Vec<(f64, f64)>)]) -> Drawn {
+fn lines(
+    panel: &Area<'_>,
+    figure: &Figure,
+    x: &str,
+    [x_scale, y_scale]: [Scale; 2],
+    series: &[(String, Vec<(f64, f64)>)],
+) -> Drawn {
     title(panel, figure)?;
     let (_, below) = panel.split_vertically(TITLE);
     let (plot, legend) = below.split_horizontally(WIDTH - LEGEND);
-    let to_x = |x: f64| if log_x { x.max(f64::MIN_POSITIVE).log2() } else { x };
-    let points =
-        || series.iter().flat_map(|(_, points)| points.iter().copied()).filter(|(x, y)| x.is_finite() && y.is_finite());
-    let fold = |of: fn((f64, f64)) -> f64, with: fn(f64, f64) -> f64, from: f64| points().map(of).fold(from, with);
-    let (first, last) =
-        (to_x(fold(|p| p.0, f64::min, f64::INFINITY)), to_x(fold(|p| p.0, f64::max, f64::NEG_INFINITY)));
-    let most = fold(|p| p.1, f64::max, f64::MIN_POSITIVE);
-    let margin = ((last - first) * 0.03).max(0.05);
-    let mut chart = ChartBuilder::on(&plot)
-        .margin(8)
-        .x_label_area_size(44)
-        .y_label_area_size(64)
-        .build_cartesian_2d(first - margin..last + margin, 0.0..most * 1.05)?;
+    let has = |(x, y): &&(f64, f64)| x_scale.has(*x) && y_scale.has(*y);
+    let points = || series.iter().flat_map(|(_, points)| points.iter().filter(has).copied());
+    let wide = Axis::over(x_scale, points().map(|(x, _)| x), 0.03);
+    let high = Axis::over(y_scale, points().map(|(_, y)| y), 0.06);
+    let mut chart =
+        ChartBuilder::on(&plot).margin(8).x_label_area_size(44).y_label_area_size(64).build_cartesian_2d(wide, high)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .bold_line_style(RGBColor(225, 225, 225))
         .axis_style(RGBColor(120, 120, 120))
         .x_desc(x)
-        .x_labels(8)
-        .y_labels(6)
         .label_style(font(13))
         .axis_desc_style(font(14))
-        .x_label_formatter(&|at| short(if log_x { at.exp2() } else { *at }))
-        .y_label_formatter(&|at| short(*at))
         .draw()?;
     for (number, (name, points)) in series.iter().enumerate() {
         let colour = colour(number);
-        let drawn: Vec<_> = points.iter().filter(|(_, y)| y.is_finite()).map(|&(x, y)| (to_x(x), y)).collect();
+        let drawn: Vec<_> = points.iter().filter(has).copied().collect();
         chart.draw_series(LineSeries::new(drawn.iter().copied(), colour.stroke_width(2)))?;
         // Those beyond the seventh have the same colours, and open marks.
         let mark = |at: (f64, f64)| match number < COLOURS.len() {
@@ -205,13 +203,22 @@ mod tests {
         let rows = vec![("first".to_owned(), vec![1.0, 2000.0]), ("second".to_owned(), vec![f64::NAN, 0.0])];
         let bars = Kind::Bars { series: vec!["off".into(), "on".into()], rows, log: true };
         let points = (0..9).map(|number| (format!("line {number}"), vec![(64.0, 1.0), (1500.0, f64::NAN)])).collect();
-        let lines = Kind::Lines { x: "bytes".into(), log_x: true, series: points };
+        let lines =
+            Kind::Lines { x: "bytes".into(), x_scale: Scale::Doublings, y_scale: Scale::Linear, series: points };
         let figure = |kind| Figure { title: "title <&>".into(), unit: "ns".into(), kind };
         let figures = [figure(bars), figure(lines)];
-        let text = svg(&figures, "machine").unwrap();
-        for part in
-            ["machine", "first", "second", "none", "line 8", "bytes", "logarithmic, from", "title &lt;&amp;&gt; (ns)"]
-        {
+        let text = svg(&figures, &["machine".into(), "run".into()]).unwrap();
+        for part in [
+            "machine",
+            "run",
+            "first",
+            "second",
+            "none",
+            "line 8",
+            "bytes",
+            "logarithmic, from",
+            "title &lt;&amp;&gt; (ns)",
+        ] {
             assert!(text.contains(part), "{part}");
         }
         let height = HEAD + figures.iter().map(height).sum::<u32>();

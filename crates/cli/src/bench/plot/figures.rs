@@ -1,12 +1,14 @@
 //! Which figures a report has. Each kind of report is known by its keys.
 
+use super::axis::Scale;
 use super::{Figure, Kind};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// All figures of a report.
 pub(super) fn all(report: &Value) -> Vec<Figure> {
-    let of: [fn(&Value) -> Vec<Figure>; 9] = [gro, cpumap, xsk, vm, copybreak, latency, batch, neighbours, measure];
+    let of: [fn(&Value) -> Vec<Figure>; 10] =
+        [gro, cpumap, xsk, vm, copybreak, latency, batch, neighbours, measure, instructions];
     of.into_iter().flat_map(|of| of(report)).collect()
 }
 
@@ -31,14 +33,28 @@ fn bars(title: String, unit: &str, series: &[&str], rows: Vec<(String, Vec<f64>)
     if is_empty { Vec::new() } else { vec![Figure { title, unit: unit.to_owned(), kind }] }
 }
 
-fn lines(title: String, unit: &str, x: &str, log_x: bool, series: Vec<(String, Vec<(f64, f64)>)>) -> Vec<Figure> {
+fn lines(
+    title: String,
+    unit: &str,
+    x: &str,
+    scales: [Scale; 2],
+    series: Vec<(String, Vec<(f64, f64)>)>,
+) -> Vec<Figure> {
     let drawn = |points: &Vec<(f64, f64)>| points.iter().filter(|(x, y)| x.is_finite() && y.is_finite()).count() > 0;
     let series: Vec<_> = series.into_iter().filter(|(_, points)| drawn(points)).collect();
     if series.is_empty() {
         return Vec::new();
     }
-    vec![Figure { title, unit: unit.to_owned(), kind: Kind::Lines { x: x.to_owned(), log_x, series } }]
+    let [x_scale, y_scale] = scales;
+    vec![Figure { title, unit: unit.to_owned(), kind: Kind::Lines { x: x.to_owned(), x_scale, y_scale, series } }]
 }
+
+/// By sizes, rates, times.
+const LINEAR: [Scale; 2] = [Scale::Span, Scale::Linear];
+/// By batches.
+const BY_DOUBLINGS: [Scale; 2] = [Scale::Doublings, Scale::Linear];
+/// By flows, where merging makes factors.
+const BY_FLOWS: [Scale; 2] = [Scale::Doublings, Scale::Tens];
 
 /// Points gathered by the names of their series, in the order of their first appearance.
 #[derive(Default)]
@@ -56,7 +72,7 @@ impl Series {
 fn gro(report: &Value) -> Vec<Figure> {
     let tables =
         list(report, "tables").iter().filter(|table| list(table, "rows").iter().any(|row| row["consumer"].is_string()));
-    let (mut figures, mut by_flows) = (Vec::new(), Series::default());
+    let (mut figures, mut by_flows) = (Vec::new(), <[Series; 3]>::default());
     for table in tables {
         let traffic = text(&table["traffic"]);
         let rows = list(table, "rows");
@@ -66,11 +82,20 @@ fn gro(report: &Value) -> Vec<Figure> {
             traffic.split(['?', ',', ':']).find_map(|option| option.strip_prefix("flows=")?.parse::<f64>().ok());
         let udp = flows.filter(|_| traffic.contains("proto=udp"));
         for (row, flows) in rows.iter().filter_map(|row| Some((row, udp?))) {
-            by_flows.add(text(&row["consumer"]), flows, number(&row["on"]["mpps"]));
+            let [off, on] = ["off", "on"].map(|mode| &row[mode]);
+            let values = [number(&on["mpps"]), number(&on["mpps"]) / number(&off["mpps"]), number(&on["cpu_ns"])];
+            by_flows
+                .iter_mut()
+                .zip(values)
+                .for_each(|(series, value)| series.add(text(&row["consumer"]), flows, value));
         }
     }
-    if by_flows.0.iter().any(|(_, points)| points.len() > 1) {
-        figures.extend(lines("UDP by flows, GRO on".into(), "Mpps", "flows", true, by_flows.0));
+    if by_flows[0].0.iter().any(|(_, points)| points.len() > 1) {
+        let what =
+            [("rate, GRO on", "Mpps"), ("rate, GRO on by off", "times"), ("cost, GRO on", "ns of all cores each")];
+        for (series, (what, unit)) in by_flows.into_iter().zip(what) {
+            figures.extend(lines(format!("UDP by flows: {what}"), unit, "flows", BY_FLOWS, series.0));
+        }
     }
     figures
 }
@@ -98,17 +123,21 @@ fn cpumap(report: &Value) -> Vec<Figure> {
 }
 
 fn xsk(report: &Value) -> Vec<Figure> {
-    let table = |table: &Value| {
-        let points =
-            |way: &str| list(table, "columns").iter().map(|at| (number(&at["size"]), number(&at[way]["ns"]))).collect();
+    let mut gains = Series::default();
+    let mut figures = Vec::new();
+    for table in list(report, "tables").iter().filter(|table| table["columns"].is_array()) {
+        let columns = list(table, "columns");
+        let rates = |way: &str| columns.iter().map(|at| (number(&at["size"]), number(&at[way]["pps"]) / 1e6)).collect();
         let mut title = format!("to {}", text(&table["egress"]));
         if table["read"].is_string() {
             title += &format!(", read: {}", text(&table["read"]));
         }
-        let series = vec![("copied".to_owned(), points("copy")), ("by page".to_owned(), points("page"))];
-        lines(title, "ns a packet", "bytes of a frame", false, series)
-    };
-    list(report, "tables").iter().filter(|table| table["columns"].is_array()).flat_map(table).collect()
+        columns.iter().for_each(|at| gains.add(title.clone(), number(&at["size"]), number(&at["percent"])));
+        let series = vec![("copied".to_owned(), rates("copy")), ("by page".to_owned(), rates("page"))];
+        figures.extend(lines(title, "Mpps", "bytes of a frame", LINEAR, series));
+    }
+    figures.extend(lines("by page, over copied".into(), "% more", "bytes of a frame", LINEAR, gains.0));
+    figures
 }
 
 fn vm(report: &Value) -> Vec<Figure> {
@@ -117,7 +146,7 @@ fn vm(report: &Value) -> Vec<Figure> {
         let name = format!("{}, {} {}s", text(&row["ring"]), text(&row["side"]), text(&row["way"]));
         series.add(name, number(&row["size"]), number(&row["ns"]));
     }
-    lines("sides of a virtqueue".into(), "ns a packet", "bytes of a frame", false, series.0)
+    lines("sides of a virtqueue".into(), "ns a packet", "bytes of a frame", LINEAR, series.0)
 }
 
 fn copybreak(report: &Value) -> Vec<Figure> {
@@ -140,7 +169,7 @@ fn copybreak(report: &Value) -> Vec<Figure> {
             }
         }
     }
-    figures.extend(lines("by size".into(), "ns a buffer", "bytes of a frame", false, sizes.0));
+    figures.extend(lines("by size".into(), "ns a buffer", "bytes of a frame", LINEAR, sizes.0));
     let mut waits = Series::default();
     for row in list(&report["waits"], "rows") {
         for key in ["before", "after", "ours"] {
@@ -153,19 +182,36 @@ fn copybreak(report: &Value) -> Vec<Figure> {
         "by the cost of an invalidation".into(),
         "ns a buffer",
         "ns of an invalidation",
-        false,
+        LINEAR,
         waits.0,
     ));
     figures
 }
 
 fn latency(report: &Value) -> Vec<Figure> {
+    let rows = || list(report, "rows").iter().filter(|row| row["p999_us"].is_number());
     let row = |row: &Value| {
         let figures = ["p50_us", "p99_us", "p999_us"].map(|key| number(&row[key]));
         (format!("{}, {}", text(&row["way"]), text(&row["mode"])), figures.to_vec())
     };
-    let rows = list(report, "rows").iter().filter(|row| row["p999_us"].is_number()).map(row).collect();
-    bars("one way".into(), "µs", &["p50", "p99", "p99.9"], rows, true)
+    let mut figures = bars("one way".into(), "µs", &["p50", "p99", "p99.9"], rows().map(row).collect(), true);
+    for (mode, title) in [("spin", "distribution, threads that spin"), ("sleep", "distribution, threads that sleep")] {
+        let mut curves = Series::default();
+        for row in rows().filter(|row| row["mode"] == mode) {
+            for at in list(row, "distribution") {
+                curves.add(text(&row["way"]), number(&at["percent"]), number(&at["us"]));
+            }
+        }
+
+        figures.extend(lines(
+            title.into(),
+            "µs",
+            "messages that took at most so long",
+            [Scale::Nines, Scale::Tens],
+            curves.0,
+        ));
+    }
+    figures
 }
 
 fn batch(report: &Value) -> Vec<Figure> {
@@ -177,7 +223,7 @@ fn batch(report: &Value) -> Vec<Figure> {
                 let name = format!("{}, {}", text(&row["family"]), text(&row["descriptors"]));
                 series.add(name, number(&row["batch"]), number(&row[way][key]));
             }
-            figures.extend(lines(title.into(), unit, "batch", true, series.0));
+            figures.extend(lines(title.into(), unit, "batch", BY_DOUBLINGS, series.0));
         }
     }
     let row = |row: &Value| (text(&row["scenario"]), vec![number(&row["before"]["ns"]), number(&row["after"]["ns"])]);
@@ -195,16 +241,14 @@ fn batch(report: &Value) -> Vec<Figure> {
             speed.add(way.into(), number(&row["batch"]), number(&row[way]["frames_per_second"]));
         }
     }
-    figures.extend(lines("on QEMU's e1000e".into(), "frames a second", "batch", true, speed.0));
+    figures.extend(lines("on QEMU's e1000e".into(), "frames a second", "batch", BY_DOUBLINGS, speed.0));
     figures
 }
 
 fn neighbours(report: &Value) -> Vec<Figure> {
-    let rows = || list(report, "rows").iter().filter(|row| row["p99_us"].is_object());
+    let rows = || list(report, "rows").iter().filter(|row| row["p99_us"].is_array());
     let both = |key: &'static str| {
-        let row =
-            move |row: &Value| (text(&row["name"]), vec![number(&row[key]["alone"]), number(&row[key]["beside"])]);
-        rows().map(row).collect()
+        rows().map(|row| (text(&row["name"]), list(row, key).iter().map(number).collect())).collect()
     };
     let series = &["alone", "beside"];
     let mut figures = bars("rate of an honest application".into(), "packets a second", series, both("rate"), false);
@@ -242,8 +286,24 @@ fn measure(report: &Value) -> Vec<Figure> {
         }
         let title = format!("latency, size {}", text(&result["size"]));
         points.0.iter_mut().for_each(|(_, points)| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
-        figures.extend(lines(title, "µs", "packets a second", false, points.0));
+        figures.extend(lines(title, "µs", "packets a second", LINEAR, points.0));
     }
+    figures
+}
+
+/// What `benches/instructions` counts: rows of `GROUP/WHAT`, some of them `GROUP/WHAT-N-flows`.
+fn instructions(report: &Value) -> Vec<Figure> {
+    let (mut each, mut by_flows) = (Vec::new(), Series::default());
+    for row in list(report, "rows").iter().filter(|row| row["instructions"].is_number()) {
+        let (name, count) = (text(&row["name"]), number(&row["instructions"]));
+        let split = name.strip_suffix("-flows").and_then(|name| name.rsplit_once('-'));
+        match split.and_then(|(what, flows)| Some((what, flows.parse::<f64>().ok()?))) {
+            Some((what, flows)) => by_flows.add(what.to_owned(), flows, count),
+            None => each.push((name, vec![count])),
+        }
+    }
+    let mut figures = lines("by flows".into(), "instructions a packet", "flows", BY_DOUBLINGS, by_flows.0);
+    figures.extend(bars("each path".into(), "instructions a packet", &["here"], each, true));
     figures
 }
 
@@ -260,24 +320,26 @@ mod tests {
     fn each_kind_of_report_is_known_by_its_keys() {
         let figures = json!({"mpps": 2.0});
         let gro = |flows: u32| json!({"traffic": format!("gen:proto=udp,size=64,flows={flows}"), "rows": [{"consumer": "sink", "off": figures, "on": figures}]});
-        assert_eq!(titles(&json!({"tables": [gro(8), gro(64)]})).len(), 3);
+        assert_eq!(titles(&json!({"tables": [gro(8), gro(64)]})).len(), 4);
         let cpumap = json!({"traffic": "udp", "flows": 8, "reader": "plain", "rows": [
             {"way": "kernel", "gro": false, "delivered_per_second": 1.0}, {"way": "kernel", "gro": true, "delivered_per_second": 2.0}]});
         assert_eq!(titles(&json!({"tables": [cpumap]})), ["udp, 8 flows, plain "]);
-        let xsk =
-            json!({"egress": "veth", "read": "all", "columns": [{"size": 64, "copy": {"ns": 1}, "page": {"ns": 2}}]});
-        assert_eq!(titles(&json!({"tables": [xsk]})), ["to veth, read: all"]);
+        let xsk = json!({"egress": "veth", "read": "all", "columns": [{"size": 64, "copy": {"pps": 1}, "page": {"pps": 2}, "percent": 9}]});
+        assert_eq!(titles(&json!({"tables": [xsk]})), ["to veth, read: all", "by page, over copied"]);
         let vm = json!([{"ring": "split", "side": "driver", "way": "send", "size": 64, "ns": 3.0}]);
         assert_eq!(titles(&json!({"rows": vm})), ["sides of a virtqueue"]);
         let copybreak = json!({"rows": [{"rev": "ours", "protection": "on", "copybreak": 0, "median_ns": 3.0}],
             "sizes": [{"size": 64, "handed_on": [1, 2, 3], "copied": [1, 2, 3]}],
             "waits": {"rows": [{"wait_ns": 0, "before": [1, 2], "after": [1, 2], "ours": [1, 2]}]}});
         assert_eq!(titles(&copybreak), ["each variant", "by size", "by the cost of an invalidation"]);
-        let latency = json!([{"way": "kernel", "mode": "spin", "p50_us": 1.0, "p99_us": 2.0, "p999_us": 3.0}]);
-        assert_eq!(titles(&json!({"rows": latency})), ["one way"]);
+        let latency = json!([{"way": "kernel", "mode": "spin", "p50_us": 1.0, "p99_us": 2.0, "p999_us": 3.0,
+            "distribution": [{"percent": 50.0, "us": 1.0}]}]);
+        assert_eq!(titles(&json!({"rows": latency})), ["one way", "distribution, threads that spin"]);
+        let counted = ["hub/one", "gro/chained-8-flows"].map(|name| json!({"name": name, "instructions": 9.0}));
+        assert_eq!(titles(&json!({"rows": counted})), ["by flows", "each path"]);
         let row = json!({"family": "PKTDMA", "descriptors": "pool", "batch": 1, "tx": {"ns": 1, "writes": 2}, "rx": {"ns": 1, "writes": 2}});
         assert_eq!(titles(&json!({"sweep": [row]})), ["transmit", "transmit", "receive", "receive"]);
-        let both = json!({"alone": 1.0, "beside": 2.0});
+        let both = json!([1.0, 2.0]);
         assert_eq!(titles(&json!({"rows": [{"name": "flood", "rate": both, "p99_us": both}]})).len(), 2);
         let measured = json!({"results": [{"size": "64", "goals": [{"loss": 0.005, "throughput": 5.0}],
             "latencies": [{"rate": 10, "way": "a-to-b", "latency_us": {"p50": 1, "p99": 2, "p999": 3, "max": 4}}]}]});

@@ -5,10 +5,13 @@
 //! | `mod` | what a figure is; the file |
 //! | `figures` | which figures a report has, by its keys |
 //! | `draw` | a figure as SVG |
+//! | `axis` | scales of lines, and their marks |
 
+mod axis;
 mod draw;
 mod figures;
 
+use axis::Scale;
 use serde_json::Value;
 use std::error::Error;
 use std::fs;
@@ -34,7 +37,13 @@ enum Kind {
         log: bool,
     },
     /// Values over a number.
-    Lines { x: String, log_x: bool, series: Vec<(String, Vec<(f64, f64)>)> },
+    Lines {
+        /// What the number is.
+        x: String,
+        x_scale: Scale,
+        y_scale: Scale,
+        series: Vec<(String, Vec<(f64, f64)>)>,
+    },
 }
 
 /// Whether a report has no figure.
@@ -51,18 +60,32 @@ pub(super) fn write(report: &Value, file: &Path) -> Result<(), Box<dyn Error>> {
     if figures.is_empty() {
         return Err("there is nothing to draw: must be the object that --json of a bench or of measure prints".into());
     }
-    let mut subtitle = report["machine"]["cpu"].as_str().unwrap_or_default().to_owned();
-    for (key, what) in [("kernel", ""), ("build", " build")] {
-        if let Some(text) = report["machine"][key].as_str() {
-            subtitle += &format!(", {text}{what}");
-        }
-    }
-    if report["partial"] == true || report["interrupted"] == true {
-        subtitle += "; PARTIAL: it was interrupted";
-    }
-    let svg = draw::svg(&figures, &subtitle)?;
+    let svg = draw::svg(&figures, &heading(report))?;
     fs::write(file, svg).map_err(|error| format!("--svg {}: {error}", file.display()))?;
     Ok(())
+}
+
+/// What stands above the figures: the machine, then the run.
+fn heading(report: &Value) -> [String; 2] {
+    let machine = &report["machine"];
+    let mut first: Vec<String> = vec![machine["cpu"].as_str().unwrap_or_default().to_owned()];
+    if machine["virtual"] == true {
+        first.push("virtual machine".to_owned());
+    }
+    if let Some(cores) = machine["cores"].as_u64() {
+        first.push(format!("{cores} cores"));
+    }
+    first.extend(machine["kernel"].as_str().map(str::to_owned));
+    first.extend(machine["load"].as_f64().map(|load| format!("load {load}")));
+    first.extend(machine["build"].as_str().map(|build| format!("{build} build")));
+    let mut second: Vec<String> = Vec::new();
+    if report["partial"] == true || report["interrupted"] == true {
+        second.push("PARTIAL: it was interrupted".to_owned());
+    }
+    second.extend(report["version"].as_str().map(|version| format!("towpath {version}")));
+    second.extend(report["date"].as_str().map(str::to_owned));
+    second.extend(report["command"].as_str().map(str::to_owned));
+    [first.join(", "), second.join(", ")]
 }
 
 /// Draws the report that a file has.
