@@ -18,6 +18,8 @@ pub(crate) struct Live {
     /// Losses that were printed: the port, the direction, the place.
     losses: Vec<(String, &'static str, Missed)>,
     given_up: u64,
+    /// A log has what happens: only rates are printed.
+    pub(crate) has_log: bool,
 }
 
 enum View {
@@ -72,7 +74,7 @@ impl Live {
             _ if io::stderr().is_terminal() => View::Terminal(Area::new()),
             _ => View::Events,
         };
-        Live { view, last, events: Vec::new(), losses: Vec::new(), given_up: 0 }
+        Live { view, last, events: Vec::new(), losses: Vec::new(), given_up: 0, has_log: false }
     }
 
     /// Begins anew with these counters: the ports are others.
@@ -92,6 +94,7 @@ impl Live {
         self.losses.extend(losses.iter().map(|&(port, side, place, _)| (port.to_owned(), side, place)));
         let news = events_now.map(|e| format!("event: {}", event(e)));
         let news = news.chain(losses.into_iter().map(|lost| format!("missed: {}", loss(lost))));
+        let news = news.filter(|_| !self.has_log);
         match &mut self.view {
             View::Terminal(area) => {
                 let mut lines = port_lines(&step, now, area.columns());
@@ -107,6 +110,7 @@ impl Live {
                 writeln!(out)?;
                 out.flush()?;
             }
+            View::Events if self.has_log => {}
             View::Events => {
                 news.for_each(|line| eprintln!("{line}"));
                 let behind = measured.given_up();

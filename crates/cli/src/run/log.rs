@@ -1,7 +1,6 @@
 //! The log: `tracing` events, as text, as JSON, or to the journal.
 //!
-//! It has what units and reloads do. Events of ports are in the live view, in `towpath state` and in
-//! the summaries.
+//! It has what units, their ports (`events`) and reloads do.
 
 use clap::ValueEnum;
 use std::io;

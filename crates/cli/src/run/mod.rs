@@ -13,11 +13,13 @@
 //! | `plan` | what a reload changes |
 //! | `unit` | one unit: opened, confined, launched, changed, stopped |
 //! | `log` | the log: text, JSON, the journal |
+//! | `events` | what ports do, as lines of the log |
 //!
 //! The main thread keeps the rights that ports need to be opened; it reads the file, its sockets'
 //! requests are read by a thread that has given them up, and it touches no packet.
 
 mod datapath;
+mod events;
 pub(crate) mod log;
 mod plan;
 mod unit;
@@ -31,11 +33,13 @@ use crate::file::File;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::output::{OutputError, is_read, outln, show};
+use crate::state::gather;
 use crate::watch::needs_of_servers;
 use crate::{json, summary};
 use clap::Parser;
 use console::style;
 use datapath::{Datapath, Reloaded};
+use events::{Events, LOOK};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
@@ -47,6 +51,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use towpath::sandbox::{Threads, enforce_since};
+use tracing::level_filters::LevelFilter;
 use unit::Ended;
 
 /// Interval at which the main thread looks for signals, requests and units that have ended.
@@ -180,6 +185,9 @@ impl Main {
         let mut live = Live::new(self.args.json, self.args.quiet, reading);
         let started = Instant::now();
         let mut next = started + self.args.interval;
+        let mut events = (self.args.log != LevelFilter::OFF).then(|| Events::new(started));
+        live.has_log = events.is_some();
+        let mut look = started + LOOK;
         let mut client = None;
         while !stop.load(Ordering::Relaxed) && matches!(output, Ok(true)) {
             let now = Instant::now();
@@ -212,6 +220,10 @@ impl Main {
             if is_changed && let Some(reading) = self.datapath.read() {
                 live.restart(reading);
             }
+            if now >= look {
+                self.log_events(&mut events, &mut live);
+                look = now + LOOK;
+            }
             if now >= next
                 && let Some(reading) = self.datapath.read()
             {
@@ -222,7 +234,19 @@ impl Main {
             client = self.asked.recv_timeout(POLL_INTERVAL.min(left)).ok();
         }
         live.end();
+        self.log_events(&mut events, &mut live);
         output.map(drop).map_err(Into::into)
+    }
+
+    /// Logs what happened to ports since the last look.
+    fn log_events(&self, events: &mut Option<Events>, live: &mut Live) {
+        let Some(events) = events else { return };
+        let running: Vec<_> = self.datapath.observers().map(|(name, one)| (name.to_owned(), one.clone())).collect();
+        let lines = events.look(&gather(&running), Instant::now());
+        if !lines.is_empty() {
+            live.end();
+        }
+        lines.iter().for_each(events::Line::write);
     }
 
     /// Prints those of units that have ended. Those that a reload ended are in the log.

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   check      what is wrong with a file
+//!   log        what ports do is in the log
 //!   reload     what a reload changes, and that it leaves nothing behind
 //!   converge   two instances with bridges and mirrored routers, beside routing daemons
 //! ```
 
 mod check;
 mod converge;
+mod log;
 mod reload;
 #[path = "../support/mod.rs"]
 mod support;
