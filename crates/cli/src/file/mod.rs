@@ -21,11 +21,10 @@
 mod options;
 mod text;
 
-use crate::args::{Args, Command};
+use crate::args::Command;
 use crate::naming::Named;
 use crate::{bridge, commands, router};
-use clap::CommandFactory;
-use options::Options;
+use options::{Grammar, Options};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
@@ -61,11 +60,6 @@ impl Kind {
             Kind::Bridge => "bridge",
             Kind::Router => "router",
         }
-    }
-
-    /// The command whose options they have.
-    fn command(self) -> &'static str {
-        if self == Kind::Pair { "fwd" } else { self.table() }
     }
 }
 
@@ -141,9 +135,8 @@ impl File {
 
 fn read(text: &str, problems: &mut Problems<'_>) -> File {
     let table = text::parse(text, problems);
-    let command = Args::command();
     let mut file = File { process: Vec::new(), units: BTreeMap::new() };
-    let mut own = Options::new(&command, "run", |option| OF_RUN.contains(&option));
+    let mut own = Options::new(Grammar::of_run(), |option| OF_RUN.contains(&option));
     let (mut places, mut uses) = (BTreeMap::new(), Vec::new());
     for Entry { key, at, item } in table.0 {
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.table() == key) else {
@@ -164,7 +157,7 @@ fn read(text: &str, problems: &mut Problems<'_>) -> File {
                 problems.add(at, format!("'{name}': a name has letters, digits, '_' and '-'"));
             } else if places.insert(name.clone(), at).is_some() {
                 problems.add(at, format!("'{name}' is the name of another unit: give it its own"));
-            } else if let Some(unit) = unit(kind, &name, at, table, (&command, &mut uses), problems) {
+            } else if let Some(unit) = unit(kind, &name, at, table, &mut uses, problems) {
                 file.units.insert(name, unit);
             }
         }
@@ -209,11 +202,11 @@ fn unit(
     name: &str,
     at: usize,
     table: Table,
-    (command, uses): (&clap::Command, &mut Vec<(Uri, usize)>),
+    uses: &mut Vec<(Uri, usize)>,
     problems: &mut Problems<'_>,
 ) -> Option<Unit> {
     let before = problems.count();
-    let mut options = Options::new(command, kind.command(), |option| !OF_PROCESS.contains(&option));
+    let mut options = Options::new(Grammar::of(kind), |option| !OF_PROCESS.contains(&option));
     let mut ports = Vec::new();
     let structure: &[&str] = if kind == Kind::Pair { &["a", "b"] } else { &["ports"] };
     for Entry { key, at, item } in table.0 {
@@ -244,10 +237,9 @@ fn unit(
     if kind == Kind::Router && ports.is_empty() && problems.count() == before {
         problems.add(at, format!("{name}: must have a port: [router.{name}.ports], and a = \"tap:a\""));
     }
-    let mut words = vec!["towpath".to_owned(), kind.command().to_owned()];
     // A command has so many ports at least.
     let positional: Vec<_> = ports.iter().map(|(port, _)| port.named.uri.as_str().to_owned()).collect();
-    words.extend(["null:".to_owned(), "null:".to_owned()].into_iter().skip(positional.len()).chain(positional));
+    let words = ["null:".to_owned(), "null:".to_owned()].into_iter().skip(positional.len()).chain(positional).collect();
     let parsed = options.parse(words, at, problems)?;
     uses.extend(ports.iter().map(|(port, at)| (port.named.uri.clone(), *at)));
     let ports = ports.into_iter().map(|(port, _)| port).collect();

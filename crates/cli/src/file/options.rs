@@ -1,15 +1,59 @@
 //! Tables as options of a command: a key is an option without its dashes.
+//!
+//! The grammar of a command is made once: a file may have many units, and is read again.
 
+use super::Kind;
 use super::text::{Item, Problems};
-use crate::args::{Args, Command};
+use crate::args::{Bridge, Command, Fwd, Router, RunFile};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, Parser};
+use clap::{Arg, ArgAction, Args, FromArgMatches};
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::sync::LazyLock;
 use towpath::ports::kind::did_you_mean;
+
+/// The options of a command, and what they make.
+pub(super) struct Grammar {
+    command: clap::Command,
+    made: fn(&clap::ArgMatches) -> clap::error::Result<Command>,
+}
+
+impl Grammar {
+    fn new<A: Args>(name: &'static str, made: fn(&clap::ArgMatches) -> clap::error::Result<Command>) -> Grammar {
+        let mut command = A::augment_args(clap::Command::new(name));
+        command.build();
+        Grammar { command, made }
+    }
+
+    /// Those of a unit.
+    pub(super) fn of(kind: Kind) -> &'static Grammar {
+        static PAIR: LazyLock<Grammar> =
+            LazyLock::new(|| Grammar::new::<Fwd>("fwd", |found| Fwd::from_arg_matches(found).map(Command::Fwd)));
+        static BRIDGE: LazyLock<Grammar> = LazyLock::new(|| {
+            Grammar::new::<Bridge>("bridge", |found| Bridge::from_arg_matches(found).map(Command::Bridge))
+        });
+        static ROUTER: LazyLock<Grammar> = LazyLock::new(|| {
+            Grammar::new::<Router>("router", |found| Router::from_arg_matches(found).map(Command::Router))
+        });
+        match kind {
+            Kind::Pair => &PAIR,
+            Kind::Bridge => &BRIDGE,
+            Kind::Router => &ROUTER,
+        }
+    }
+
+    /// Those of the process.
+    pub(super) fn of_run() -> &'static Grammar {
+        static RUN: LazyLock<Grammar> = LazyLock::new(|| {
+            Grammar::new::<RunFile>("run", |found| RunFile::from_arg_matches(found).map(Command::Run))
+        });
+        &RUN
+    }
+}
 
 /// Options that were found in a table.
 pub(super) struct Options<'a> {
+    grammar: &'a Grammar,
     arguments: Vec<&'a Arg>,
     /// As the command line has them.
     words: Vec<String>,
@@ -26,11 +70,10 @@ fn is_of_port(argument: &Arg) -> bool {
 
 impl<'a> Options<'a> {
     /// Options of a command that are `allowed`.
-    pub(super) fn new(command: &'a clap::Command, name: &str, allowed: impl Fn(&str) -> bool) -> Options<'a> {
-        let arguments = command.find_subcommand(name).into_iter().flat_map(clap::Command::get_arguments);
+    pub(super) fn new(grammar: &'a Grammar, allowed: impl Fn(&str) -> bool) -> Options<'a> {
         let is_allowed = |argument: &&Arg| argument.get_long().is_some_and(&allowed);
-        let arguments = arguments.filter(is_allowed).collect();
-        Options { arguments, words: Vec::new(), lists: BTreeMap::new(), places: BTreeMap::new() }
+        let arguments = grammar.command.get_arguments().filter(is_allowed).collect();
+        Options { grammar, arguments, words: Vec::new(), lists: BTreeMap::new(), places: BTreeMap::new() }
     }
 
     fn find(
@@ -114,8 +157,11 @@ impl<'a> Options<'a> {
 
     /// Has the command line read the options behind `words`; `at`: the place of the table.
     pub(super) fn parse(&self, words: Vec<String>, at: usize, problems: &mut Problems<'_>) -> Option<Command> {
-        match Args::try_parse_from(words.into_iter().chain(self.words.iter().cloned())) {
-            Ok(args) => Some(args.command),
+        let name = self.grammar.command.get_name().to_owned();
+        let words = [name].into_iter().chain(words).chain(self.words.iter().cloned());
+        let found = self.grammar.command.clone().try_get_matches_from(words);
+        match found.and_then(|found| (self.grammar.made)(&found)) {
+            Ok(command) => Some(command),
             Err(error) => {
                 let (option, what) = sentence(&error);
                 let place = option.as_ref().and_then(|option| self.places.get(option));
@@ -127,7 +173,7 @@ impl<'a> Options<'a> {
 
     /// The words of options that the command line can read.
     pub(super) fn check(self, problems: &mut Problems<'_>) -> Option<Vec<String>> {
-        self.parse(["towpath", "run", "FILE"].map(str::to_owned).into(), 0, problems)?;
+        self.parse(vec!["FILE".to_owned()], 0, problems)?;
         Some(self.words)
     }
 }
