@@ -1,13 +1,8 @@
-//! `bridge`, and `fdb`: the addresses that a running bridge knows.
+//! `bridge`: ports joined by a learning bridge.
 
-use crate::args::{Bridge as Args, Fdb, Of};
+use crate::args::{Bridge as Args, Of};
 use crate::commands::plan;
-use crate::control::ask;
-use crate::control::fdb::{self, Addresses};
-use crate::control::request::{Answer, Request};
 use crate::naming::{Named, position};
-use crate::output::outln;
-use crate::units::grouped;
 use crate::watch;
 use std::error::Error;
 use std::process::ExitCode;
@@ -74,66 +69,4 @@ fn like(plan: Forward) -> Bridge {
     (bridge.egress_wait, bridge.drain, bridge.at_rx) = (egress_wait, drain, at_rx);
     (bridge.gro, bridge.gso, bridge.count, bridge.pool) = (gro, gso, count, pool);
     bridge
-}
-
-/// `towpath fdb`.
-pub(crate) fn fdb(args: &Fdb) -> Result<ExitCode, Box<dyn Error>> {
-    let ageing = args.ageing.map(|ageing| ageing.as_secs_f64());
-    let mut from = 0;
-    let mut all: Option<Addresses> = None;
-    // An answer has a page of addresses; only the first request changes anything.
-    loop {
-        let first = all.is_none();
-        let request = fdb::Fdb {
-            flush: args.flush.clone().filter(|_| first),
-            ageing: ageing.filter(|_| first),
-            after: all
-                .as_ref()
-                .and_then(|all| all.addresses.last())
-                .map(|last| (last.bridge.clone(), last.vlan, last.mac.clone())),
-        };
-        let page = match serde_json::from_str(&ask(&args.control, &Request::Fdb(request))?)? {
-            Answer::Fdb(page) => page,
-            Answer::Error(error) => return Err(error.into()),
-            _ => return Err("an answer to another request".into()),
-        };
-        let (more, n) = (page.more, page.addresses.len());
-        match &mut all {
-            None => all = Some(page),
-            Some(all) => all.addresses.extend(page.addresses),
-        }
-        from += n;
-        if !more || n == 0 {
-            break;
-        }
-    }
-    let Some(mut all) = all else { return Ok(ExitCode::SUCCESS) };
-    all.more = false;
-    if args.json {
-        outln!("{}", serde_json::to_string(&all)?)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let width = all.addresses.iter().map(|line| line.port.chars().count()).max().unwrap_or(0).max(4);
-    if from > 0 {
-        outln!("{:>4}  {:17}  {:width$}  {:>8}", "vlan", "address", "port", "age")?;
-    }
-    for line in &all.addresses {
-        let vlan = if line.vlan == 0 { "-".to_owned() } else { line.vlan.to_string() };
-        let age = if line.r#static { "static".to_owned() } else { format!("{:.0} s", line.age) };
-        outln!("{vlan:>4}  {}  {:width$}  {age:>8}", line.mac, line.port)?;
-    }
-    for bridge in &all.bridges {
-        outln!(
-            "{}: {} addresses; {} learned, {} moved, {} aged, {} flushed; {} refused at a limit; ageing {} s",
-            bridge.name,
-            grouped(bridge.entries),
-            grouped(bridge.learned),
-            grouped(bridge.moved),
-            grouped(bridge.aged),
-            grouped(bridge.flushed),
-            grouped(bridge.refused),
-            bridge.ageing
-        )?;
-    }
-    Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use crate::args::{
 };
 use crate::output::{self, outln, show};
 use crate::units::grouped;
-use crate::{bench, bind, bridge, control, kinds, measure, probe, report, router, run, state, tee, top, watch};
+use crate::{bench, bind, bridge, control, kinds, measure, probe, report, router, run, state, tables, tee, top, watch};
 use clap::CommandFactory;
 use std::error::Error;
 use std::io::IsTerminal;
@@ -64,7 +64,9 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Echo(args) => echo(args),
         Command::Bridge(args) => bridge::bridge(&args),
         Command::Router(args) => router::router(&args),
-        Command::Fdb(args) => bridge::fdb(&args),
+        Command::Fdb(args) => tables::fdb(&args),
+        Command::Route(args) => tables::route(&args),
+        Command::Neigh(args) => tables::neigh(&args),
         Command::Serve(args) => serve(args),
         Command::Measure(args) => measure::measure(&args),
         Command::Record(record) => capture(record),

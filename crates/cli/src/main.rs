@@ -4,7 +4,7 @@
 //!   args      the command line
 //!   commands  the ports and routes of each command
 //!   router    several ports joined by an IP router
-//!   bridge    several ports joined by a learning bridge; the addresses that it knows
+//!   bridge    several ports joined by a learning bridge
 //!   naming    a port of the command, by the names that options use
 //!   bind      binds a device to vfio-pci and restores its driver
 //!   kinds     the kinds of ports and their options: help, man pages, completion
@@ -16,6 +16,7 @@
 //!   run       the units of a file, and their reload;  file: what a file says
 //!   sandbox   what of the sandbox is in force, for summary and probe
 //!   control   settings of the ports, changed while they run
+//!   tables    what a running bridge or router knows: addresses, routes, neighbours
 //!   server    the thread of a listening socket: --control and --metrics
 //!   state     the state of what runs, as a document
 //!   metrics   the same by HTTP, with a page;  top: in a terminal
@@ -57,6 +58,7 @@ mod sandbox;
 mod server;
 mod state;
 mod summary;
+mod tables;
 mod tee;
 mod top;
 mod units;

@@ -15,21 +15,11 @@ fn refuse<X>(what: &'static str, value: impl Into<String>, rule: impl Into<Strin
     Err(StartError::Value { what, value: value.into(), rule: rule.into() })
 }
 
-/// Whether an address lies in a subnet.
-fn contains(subnet: &Subnet, address: IpAddr) -> bool {
-    let bits = |address: IpAddr| match address {
-        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
-        IpAddr::V6(v6) => v6.to_bits(),
-    };
-    let different = bits(subnet.address) ^ bits(address);
-    subnet.address.is_ipv4() == address.is_ipv4() && different.leading_zeros() >= u32::from(subnet.len)
-}
-
 /// A hop on the port that is named, or on the one port whose subnet has the gateway.
 fn hop(route: &RouteText, hop: &HopText, named: &[Named], addresses: &[Of<Subnet>]) -> Result<Hop, StartError> {
     let port = match (&hop.dev, hop.via) {
         (Some(dev), _) => position(named, "route", dev)?,
-        (None, Some(via)) => match addresses.iter().find(|of| contains(&of.value, via)) {
+        (None, Some(via)) => match addresses.iter().find(|of| of.value.contains(via)) {
             Some(of) => position(named, "address", &of.port)?,
             None => {
                 let rule =

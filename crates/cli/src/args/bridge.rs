@@ -1,8 +1,7 @@
-//! Options of `bridge` and `fdb`.
+//! Options of `bridge`.
 
 use super::{Run, number, time};
 use clap::{Args as ClapArgs, ValueHint};
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use towpath::engine::bridge::VlanSet;
@@ -40,23 +39,6 @@ pub(crate) struct Bridge {
     pub(crate) ageing: Duration,
     #[command(flatten)]
     pub(crate) run: Run,
-}
-
-/// `towpath fdb`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Fdb {
-    /// The socket that the running towpath was given
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) control: PathBuf,
-    /// Forget the addresses behind this port first
-    #[arg(long, value_name = "PORT")]
-    pub(crate) flush: Option<String>,
-    /// Set how long an address without a packet stays; 0s: for ever
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub(crate) ageing: Option<Duration>,
-    /// One line of JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// A value of a port.

@@ -21,7 +21,7 @@ pub(crate) struct RunFile {
     /// Stop after this time: 10s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = span, overrides_with = "duration")]
     pub(crate) duration: Option<Duration>,
-    /// Make a socket at this path for 'towpath reload', 'state', 'top', 'tee', 'set' and 'fdb'
+    /// Make a socket at this path for 'towpath reload', 'state', 'top', 'tee', 'set', 'fdb', 'route' and 'neigh'
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, overrides_with = "control")]
     pub(crate) control: Option<PathBuf>,
     /// Serve HTTP at PORT of the loopback, ADDRESS:PORT or unix:PATH: a page at /, OpenMetrics at /metrics, JSON at /state.

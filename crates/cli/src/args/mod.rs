@@ -5,10 +5,11 @@
 //! | `mod` | commands and their ports |
 //! | `run` | options of commands that move packets |
 //! | `bench` | options of `bench` |
-//! | `bridge` | options of `bridge` and `fdb` |
+//! | `bridge` | options of `bridge` |
 //! | `file` | options of `run` and `reload` |
 //! | `measure` | options of `measure` |
 //! | `router` | options of `router` |
+//! | `tables` | options of `fdb`, `route` and `neigh` |
 
 mod bench;
 mod bridge;
@@ -16,16 +17,18 @@ mod file;
 mod measure;
 mod router;
 mod run;
+mod tables;
 
 pub(crate) use bench::{
     BatchTable, Bench, BenchBatch, BenchCopybreak, BenchCpumap, BenchGro, BenchKind, BenchLatency, BenchVm, BenchXsk,
     CpumapTable, Read, Ring,
 };
-pub(crate) use bridge::{Bridge, Fdb, Of};
+pub(crate) use bridge::{Bridge, Of};
 pub(crate) use file::{Reload, RunFile};
 pub(crate) use measure::Measure;
 pub(crate) use router::{HopText, RouteText, Router, Subnet};
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
+pub(crate) use tables::{Fdb, Neigh, Route, TableArgs};
 
 use crate::control::settings::Value;
 use crate::kinds::list;
@@ -130,8 +133,21 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  towpath reload --control /run/towpath.sock")]
     Reload(Reload),
     /// Show the addresses that a running bridge knows (see --control of 'bridge')
-    #[command(after_help = "Example:\n  towpath fdb --control /run/towpath.sock --flush tap:a")]
+    #[command(after_help = "Examples:\n  towpath fdb --control /run/towpath.sock --port tap:a\n  \
+        towpath fdb --control /run/towpath.sock --flush tap:a")]
     Fdb(Fdb),
+    /// Show the routes that a running router uses (see --control of 'router')
+    #[command(
+        alias = "routes",
+        after_help = "Examples:\n  towpath route --control /run/towpath.sock 198.51.100.7\n  \
+        towpath route --control /run/towpath.sock 10.0.0.0/8 --json"
+    )]
+    Route(Route),
+    /// Show the neighbours of a running router: their addresses, MAC addresses and states (see
+    /// --control of 'router')
+    #[command(aliases = ["neighbour", "neighbor", "neighbours", "neighbors"],
+        after_help = "Example:\n  towpath neigh --control /run/towpath.sock --port tap:a")]
+    Neigh(Neigh),
     /// Let applications send and receive through a port: 'fwd sock:PATH PORT'
     #[command(after_help = SERVE_EXAMPLES, after_long_help = format!("{SERVE_EXAMPLES}\n\n{}", list()))]
     Serve(Serve),

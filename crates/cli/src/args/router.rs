@@ -3,7 +3,7 @@
 use super::Run;
 use super::bridge::Of;
 use clap::{Args as ClapArgs, ValueHint};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use towpath::engine::router::Action;
 
@@ -33,6 +33,27 @@ pub(crate) struct Router {
 pub(crate) struct Subnet {
     pub(crate) address: IpAddr,
     pub(crate) len: u8,
+}
+
+impl Subnet {
+    /// Its first address.
+    pub(crate) fn first(&self) -> IpAddr {
+        let len = u32::from(self.len);
+        match self.address {
+            IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & !u32::MAX.checked_shr(len).unwrap_or(0)).into(),
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::MAX.checked_shr(len).unwrap_or(0)).into(),
+        }
+    }
+
+    /// Whether an address lies in it.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        let bits = |address: IpAddr| match address {
+            IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        let different = bits(self.address) ^ bits(address);
+        self.address.is_ipv4() == address.is_ipv4() && different.leading_zeros() >= u32::from(self.len)
+    }
 }
 
 impl FromStr for Subnet {
@@ -129,6 +150,16 @@ mod tests {
         let refused: RouteText = "blackhole 2001:db8::/32".parse().unwrap();
         assert_eq!((refused.action, refused.prefix.unwrap().len), (Action::Blackhole, 32));
         assert_eq!("192.0.2.9 via 192.0.2.1".parse::<RouteText>().unwrap().prefix.unwrap().len, 32);
+    }
+
+    #[test]
+    fn a_subnet_begins_with_the_address_whose_other_bits_are_zero() {
+        for (text, first) in [("10.9.8.7/20", "10.9.0.0"), ("10.9.8.7/0", "0.0.0.0"), ("10.9.8.7/32", "10.9.8.7")] {
+            assert_eq!(text.parse::<Subnet>().unwrap().first(), first.parse::<IpAddr>().unwrap());
+        }
+        for (text, first) in [("fd00::ff/120", "fd00::"), ("fd00::1/0", "::"), ("fd00::1/128", "fd00::1")] {
+            assert_eq!(text.parse::<Subnet>().unwrap().first(), first.parse::<IpAddr>().unwrap());
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Addresses of bridges, as requests and answers have them.
 
 use super::Service;
+use super::tables::{mac, shown, units};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use towpath::BridgeControl;
 use towpath::engine::bridge::fdb::FdbStats;
+use towpath::ports::kind::did_you_mean;
 
 /// What is to be changed before the addresses are listed, and where the list begins.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -16,6 +18,16 @@ pub(crate) struct Fdb {
     pub(crate) ageing: Option<f64>,
     /// The last address that is known: its bridge, its VLAN, and itself.
     pub(crate) after: Option<(String, u16, String)>,
+    /// The bridge; all without one.
+    pub(crate) unit: Option<String>,
+    /// Addresses behind this port alone.
+    pub(crate) port: Option<String>,
+    /// Addresses in this VLAN alone.
+    pub(crate) vlan: Option<u16>,
+    /// This address alone.
+    pub(crate) mac: Option<String>,
+    /// Most addresses; [`PAGE`] at most.
+    pub(crate) limit: Option<usize>,
 }
 
 /// A page of addresses.
@@ -54,8 +66,9 @@ pub(crate) struct Address {
     pub(crate) r#static: bool,
 }
 
-/// Addresses in an answer, which is shorter than [`LONGEST`].
-const PAGE: usize = 200;
+/// Addresses in an answer: the table is copied and sorted for each, and it is shorter than
+/// [`LONGEST_ANSWER`](super::request::LONGEST_ANSWER).
+const PAGE: usize = 10_000;
 
 /// Changes what is asked for, and lists a page of addresses.
 ///
@@ -63,12 +76,16 @@ const PAGE: usize = 200;
 /// No bridge runs, or a value breaks a rule.
 pub(super) fn addresses(request: &Fdb, service: &Service) -> Result<Addresses, String> {
     let all = (service.observers)();
-    let bridges: Vec<_> = all.iter().filter_map(|(name, observer)| Some((name.as_str(), observer.bridge()?))).collect();
-    if bridges.is_empty() {
-        return Err("no bridge runs here (towpath bridge)".into());
+    let all: Vec<_> = all.into_iter().filter_map(|(name, one)| Some((name, one.bridge()?.clone()))).collect();
+    let bridges: Vec<_> = units(&all, request.unit.as_deref(), "bridge")?;
+    let wanted = request.mac.as_deref().map(|text| mac(text).ok_or_else(|| format!("{text}: must be a MAC address")));
+    let wanted = wanted.transpose()?;
+    let page = request.limit.unwrap_or(PAGE).min(PAGE);
+    if let Some(port) = &request.port {
+        check_port(port, &bridges)?;
     }
     if let Some(port) = &request.flush {
-        let has = |bridge: &&(&str, &BridgeControl)| bridge.1.ports().iter().any(|known| known.name == *port);
+        let has = |(_, bridge): &&&(String, BridgeControl)| bridge.ports().iter().any(|known| known.name == *port);
         let (_, bridge) = bridges.iter().find(has).or(bridges.first()).ok_or("no bridge")?;
         bridge.flush(port).map_err(|error| error.to_string())?;
     }
@@ -80,10 +97,15 @@ pub(super) fn addresses(request: &Fdb, service: &Service) -> Result<Addresses, S
     let mut is_behind = request.after.is_none();
     for (name, bridge) in bridges {
         let FdbStats { entries, learned, moved, refused, aged, flushed, .. } = bridge.stats();
-        let (name, ageing) = (name.to_owned(), bridge.ageing().as_secs_f64());
+        let (name, ageing) = (name.clone(), bridge.ageing().as_secs_f64());
         for entry in bridge.fdb() {
-            let [a, b, c, d, e, f] = entry.mac;
-            let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+            let is_other = request.port.as_ref().is_some_and(|port| *port != entry.port)
+                || request.vlan.is_some_and(|vlan| vlan != entry.vlan)
+                || wanted.is_some_and(|wanted| wanted != entry.mac);
+            if is_other {
+                continue;
+            }
+            let mac = shown(entry.mac);
             if !is_behind {
                 // Addresses are in order: the last one that the client has may be gone meanwhile.
                 let after = request.after.as_ref();
@@ -93,7 +115,7 @@ pub(super) fn addresses(request: &Fdb, service: &Service) -> Result<Addresses, S
                     continue;
                 }
             }
-            if answer.addresses.len() == PAGE {
+            if answer.addresses.len() == page {
                 answer.more = true;
                 break;
             }
@@ -106,4 +128,14 @@ pub(super) fn addresses(request: &Fdb, service: &Service) -> Result<Addresses, S
         answer.bridges.push(BridgeStats { name, entries, learned, moved, refused, aged, flushed, ageing });
     }
     Ok(answer)
+}
+
+/// Whether a bridge has the port.
+fn check_port(port: &str, bridges: &[&(String, BridgeControl)]) -> Result<(), String> {
+    let known: Vec<_> = bridges.iter().flat_map(|(_, bridge)| bridge.ports()).map(|known| known.name).collect();
+    if known.iter().any(|name| name == port) {
+        return Ok(());
+    }
+    let meant = did_you_mean(port, known.iter().map(String::as_str));
+    Err(format!("--port {port}: must be a port of the bridge: {}{meant}", known.join(", ")))
 }

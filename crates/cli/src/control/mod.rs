@@ -9,11 +9,12 @@
 //!
 //! The socket is a file that only its owner may open ([`unix_socket`]). It is removed at the end. A
 //! stale socket, whose process was killed, is replaced. `server` serves it; `request` reads and
-//! answers a line, of `settings` or of `fdb`; `tees` has the connections that watch packets.
+//! answers a line, of `settings`, `fdb` or `tables`; `tees` has the connections that watch packets.
 
 pub(crate) mod fdb;
 pub(crate) mod request;
 pub(crate) mod settings;
+pub(crate) mod tables;
 mod tees;
 
 use crate::args::{Reload, Set};
@@ -21,7 +22,7 @@ use crate::output::outln;
 use crate::run::while_nothing_opens;
 use crate::server::{Answers, Server, Socket, TIMEOUT};
 use crate::state::{State, gather};
-use request::{Answer, LONGEST, LONGEST_ANSWER, Request, answer, parse};
+use request::{Answer, LONGEST, LONGEST_ANSWER, Request, parse};
 use settings::{Change, Line};
 use std::error::Error;
 use std::fs::File;
@@ -107,7 +108,11 @@ impl Answers for Lines {
     const LONGEST: usize = LONGEST as usize;
 
     fn answer(&mut self, request: &[u8], ended: bool) -> Vec<u8> {
-        if ended || request.contains(&b'\n') { answer(request, &self.service).unwrap_or_default() } else { Vec::new() }
+        if ended || request.contains(&b'\n') {
+            request::answer(request, &self.service).unwrap_or_default()
+        } else {
+            Vec::new()
+        }
     }
 
     fn takes(&mut self, request: &[u8], stream: &File) -> bool {
@@ -215,7 +220,18 @@ pub(crate) fn reload(args: &Reload) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-fn unexpected(path: &Path) -> Box<dyn Error> {
+/// Sends a request to the `towpath` that listens at `path`; returns its answer.
+///
+/// # Errors
+/// Also what it answers as an error.
+pub(crate) fn answer(path: &Path, request: &Request) -> Result<Answer, Box<dyn Error>> {
+    match serde_json::from_str(&ask(path, request)?)? {
+        Answer::Error(error) => Err(error.into()),
+        answer => Ok(answer),
+    }
+}
+
+pub(crate) fn unexpected(path: &Path) -> Box<dyn Error> {
     format!("--control {}: an answer to another request", path.display()).into()
 }
 

@@ -3,12 +3,13 @@
 use super::Service;
 use super::fdb::{Addresses, Fdb, addresses};
 use super::settings::{Change, Line, tune};
+use super::tables::{Neighbours, Query, Routes, neighbours, routes};
 use crate::state::State;
 use serde::{Deserialize, Serialize};
 
 /// Longest request in bytes.
 pub(crate) const LONGEST: u64 = 1 << 16;
-/// Longest answer in bytes that a client reads: the state of many ports.
+/// Longest answer in bytes that a client reads: the state of many ports, a large table.
 pub(crate) const LONGEST_ANSWER: u64 = 1 << 26;
 
 /// What a client asks for.
@@ -19,6 +20,10 @@ pub(crate) enum Request {
     Settings(Change),
     /// Addresses of bridges, and changes of them.
     Fdb(Fdb),
+    /// Routes of routers.
+    Routes(Query),
+    /// Neighbours of routers.
+    Neighbours(Query),
     /// The state of all that runs.
     State,
     /// The names of the ports.
@@ -48,6 +53,10 @@ pub(crate) enum Answer {
     Settings(Vec<Line>),
     /// Addresses as they are now.
     Fdb(Addresses),
+    /// Routes as they are now.
+    Routes(Routes),
+    /// Neighbours as they are now.
+    Neighbours(Neighbours),
     /// The state as it is now.
     State(Box<State>),
     /// The names of the ports.
@@ -78,6 +87,8 @@ pub(crate) fn answer(request: &[u8], service: &Service) -> serde_json::Result<Ve
             tune(&change, &ports).map(Answer::Settings)
         }
         Request::Fdb(request) => addresses(&request, service).map(Answer::Fdb),
+        Request::Routes(query) => routes(&query, service).map(Answer::Routes),
+        Request::Neighbours(query) => neighbours(&query, service).map(Answer::Neighbours),
         Request::State => Ok(Answer::State(Box::new(service.state(true)))),
         Request::Ports => Ok(Answer::Ports(service.port_names())),
         // The connection becomes its stream; see `control::tees`.

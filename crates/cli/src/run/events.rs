@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_link_that_flaps_is_told_five_times_and_then_once_in_a_window_as_it_is_then() {
         let (mut events, begin) = (Events::new(Instant::now()), Instant::now());
-        let state = |second: u64| one(|port| port.link = if second % 2 == 0 { "down" } else { "up" }.into());
+        let state = |second: u64| one(|port| port.link = if second.is_multiple_of(2) { "down" } else { "up" }.into());
         let mut lines = Vec::new();
         for second in 0..60 {
             lines.extend(events.look(&state(second), begin + Duration::from_secs(second)));

@@ -4,6 +4,7 @@
 //!   check      what is wrong with a file
 //!   log        what ports do is in the log
 //!   reload     what a reload changes, and that it leaves nothing behind
+//!   tables     addresses, routes and neighbours are shown
 //!   converge   two instances with bridges and mirrored routers, beside routing daemons
 //! ```
 
@@ -13,6 +14,7 @@ mod log;
 mod reload;
 #[path = "../support/mod.rs"]
 mod support;
+mod tables;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -29,7 +29,7 @@ pub use bridge_control::{BridgeControl, BridgePortReading, FdbEntry};
 pub use failure::Failure;
 pub use observer::Observer;
 pub use ready::Ready;
-pub use router::{Neighbour, Router, RouterRoute};
+pub use router::{Neighbour, RouteSource, Router, RouterRoute};
 pub use router::{RouterControl, RouterInterface, RouterPorts};
 pub use running::{PortControls, Running, Summary};
 

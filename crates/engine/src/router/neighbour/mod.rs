@@ -533,14 +533,13 @@ impl Neighbours {
         }
     }
 
-    /// All neighbours, sorted.
+    /// All neighbours, sorted. The set is locked while they are copied: lookups wait for that.
     pub fn list(&self) -> Vec<Neighbour> {
-        let table = self.lock();
         let show = |(key, entry): (&Key, &Entry)| {
             let known = !matches!(entry.state, State::Incomplete | State::Failed);
             Neighbour { key: *key, mac: known.then_some(entry.mac), state: entry.state }
         };
-        let mut all: Vec<Neighbour> = table.entries.iter().map(show).collect();
+        let mut all: Vec<Neighbour> = self.lock().entries.iter().map(show).collect();
         all.sort_unstable_by_key(|neighbour| neighbour.key);
         all
     }

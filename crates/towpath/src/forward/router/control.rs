@@ -16,19 +16,46 @@ pub(super) struct Shared {
 
 pub(super) struct Tables {
     fib: Publisher<Fib>,
-    routes: Vec<RouterRoute>,
+    routes: Arc<[RouterRoute]>,
     pub(super) interfaces: Vec<Interface>,
+}
+
+/// Where a route of a router is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RouteSource {
+    /// An address of the router.
+    Connected,
+    /// [`Router::routes`](super::Router::routes), or [`RouterControl::set_routes`].
+    Configured,
+    /// The kernel that the router mirrors.
+    Kernel,
+}
+
+impl RouteSource {
+    /// Its name, as it is printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RouteSource::Connected => "connected",
+            RouteSource::Configured => "configured",
+            RouteSource::Kernel => "kernel",
+        }
+    }
+}
+
+/// The routes that follow from addresses: to the subnets, and to the router itself.
+fn of_addresses(interfaces: &[Interface]) -> (Vec<RouterRoute>, Vec<RouterRoute>) {
+    let all = interfaces.iter().enumerate().flat_map(|(port, one)| connected(port as u16, one));
+    all.partition(|route| route.action == Action::Forward)
 }
 
 /// The routes that follow from addresses, under and over `routes`.
 pub(super) fn with_connected(interfaces: &[Interface], routes: &[RouterRoute]) -> Vec<RouterRoute> {
-    let all = || interfaces.iter().enumerate().flat_map(|(port, one)| connected(port as u16, one));
     // An address of the router goes before every other route, and a configured route before a
     // subnet's.
-    let is_subnet = |route: &RouterRoute| route.action == Action::Forward;
-    let mut made: Vec<RouterRoute> = all().filter(is_subnet).collect();
+    let (mut made, own) = of_addresses(interfaces);
     made.extend(routes.iter().cloned());
-    made.extend(all().filter(|route| !is_subnet(route)));
+    made.extend(own);
     made
 }
 
@@ -39,7 +66,7 @@ impl Shared {
         routes: Vec<RouterRoute>,
         interfaces: Vec<Interface>,
     ) -> Shared {
-        Shared { tables: Mutex::new(Tables { fib, routes, interfaces }), neighbours }
+        Shared { tables: Mutex::new(Tables { fib, routes: routes.into(), interfaces }), neighbours }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -102,13 +129,47 @@ impl RouterControl {
         let interfaces = tables.interfaces.clone();
         let all = with_connected(&interfaces, &routes);
         tables.publish(interfaces, &all)?;
-        tables.routes = routes;
+        tables.routes = routes.into();
         Ok(())
     }
 
     /// The routes that were set.
     pub fn configured_routes(&self) -> Vec<RouterRoute> {
-        self.shared.lock().routes.clone()
+        self.shared.lock().routes.to_vec()
+    }
+
+    /// Calls `f` with each route that packets use, and where it is from. Of two to the same prefix the
+    /// later one goes before the other. It takes the time of a walk over all routes, for which no
+    /// packet waits.
+    ///
+    /// ```
+    /// use towpath::{Opener, Role, RouteSource, Router, RouterInterface, RouterPorts};
+    ///
+    /// let mut interface = RouterInterface::named("lan");
+    /// interface.addresses = vec![("192.0.2.1".parse()?, 24)];
+    /// let port = Opener::new().open(&"null:".parse()?, Role::Both)?;
+    /// let running = Router::default().start(vec![RouterPorts::new(interface, port)])?;
+    /// let (mut subnets, mut own) = (0, 0);
+    /// running.router().unwrap().each_route(|route, source| {
+    ///     assert_eq!(source, RouteSource::Connected);
+    ///     if route.len == 24 { subnets += 1 } else { own += 1 }
+    /// });
+    /// // The address itself and the broadcast address.
+    /// assert_eq!((subnets, own), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn each_route(&self, mut f: impl FnMut(&RouterRoute, RouteSource)) {
+        if let Some(mirror) = &self.mirror {
+            return mirror.each_route(|route| f(&route, RouteSource::Kernel));
+        }
+        let (interfaces, routes) = {
+            let tables = self.shared.lock();
+            (tables.interfaces.clone(), tables.routes.clone())
+        };
+        let (subnets, own) = of_addresses(&interfaces);
+        subnets.iter().for_each(|route| f(route, RouteSource::Connected));
+        routes.iter().for_each(|route| f(route, RouteSource::Configured));
+        own.iter().for_each(|route| f(route, RouteSource::Connected));
     }
 
     /// The interfaces with their addresses, by their positions.

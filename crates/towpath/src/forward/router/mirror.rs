@@ -24,6 +24,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The thread; dropping it ends it.
 pub(super) struct Mirror {
     next_hops: Arc<NextHops>,
+    indices: Indices,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -39,7 +40,7 @@ impl Mirror {
         let mut follower = Follower {
             shared: shared.clone(),
             next_hops: next_hops.clone(),
-            indices,
+            indices: indices.clone(),
             last: None,
             neighbours: HashMap::new(),
         };
@@ -52,11 +53,16 @@ impl Mirror {
             }
         };
         let thread = std::thread::Builder::new().name("towpath-mirror".into()).spawn(run).map_err(failed)?;
-        Ok(Mirror { next_hops, stopping, thread: Some(thread) })
+        Ok(Mirror { next_hops, indices, stopping, thread: Some(thread) })
     }
 
     pub(super) fn overruns(&self) -> u64 {
         self.next_hops.overruns()
+    }
+
+    /// The routes of the kernel that packets use.
+    pub(super) fn each_route(&self, f: impl FnMut(RouterRoute)) {
+        self.next_hops.table().list_routes().filter_map(|route| mirrored(&self.indices, route)).for_each(f);
     }
 }
 
@@ -68,6 +74,32 @@ impl Drop for Mirror {
             let _ = thread.join();
         }
     }
+}
+
+/// The position of the interface whose control port has this index.
+fn port_of(indices: &Indices, device: u32) -> Option<u16> {
+    indices.iter().position(|index| *index == Some(device)).map(|port| port as u16)
+}
+
+/// A route as the router has it; `None` if no hop is at a control port.
+fn mirrored(indices: &Indices, route: ListedRoute) -> Option<RouterRoute> {
+    let ListedRoute { prefix, len, kind, hops, mtu, .. } = route;
+    let action = match kind {
+        ListedKind::Unicast => Action::Forward,
+        ListedKind::Local => Action::Local,
+        ListedKind::Broadcast => Action::Broadcast,
+        ListedKind::Blackhole => Action::Blackhole,
+        ListedKind::Prohibit => Action::Prohibit,
+        _ => Action::Unreachable,
+    };
+    // Each interface has this subnet; packets to it are not routed.
+    let is_link_local = matches!(prefix, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let known = hops
+        .iter()
+        .filter_map(|hop| Some(Hop { port: port_of(indices, hop.device)?, gateway: hop.gateway, weight: hop.weight }));
+    let hops: Vec<Hop> = known.take(towpath_engine::router::MAX_HOPS).collect();
+    let is_used = action != Action::Forward || (!hops.is_empty() && !is_link_local);
+    is_used.then_some(RouterRoute { prefix, len, action, hops, mtu })
 }
 
 struct Follower {
@@ -96,10 +128,6 @@ impl Follower {
         self.last = Some(table);
     }
 
-    fn port_of(&self, device: u32) -> Option<u16> {
-        self.indices.iter().position(|index| *index == Some(device)).map(|port| port as u16)
-    }
-
     fn publish(&self, table: &Table) {
         let mut tables = self.shared.lock();
         let interface = |(port, old): (usize, &Interface)| {
@@ -115,35 +143,15 @@ impl Follower {
             new
         };
         let interfaces = tables.interfaces.iter().enumerate().map(interface).collect();
-        let routes: Vec<RouterRoute> = table.list_routes().filter_map(|route| self.mirrored(route)).collect();
+        let routes: Vec<RouterRoute> = table.list_routes().filter_map(|route| mirrored(&self.indices, route)).collect();
         // Interfaces and hops are those of this function: no route can be refused.
         let _ = tables.publish(interfaces, &routes);
-    }
-
-    fn mirrored(&self, route: ListedRoute) -> Option<RouterRoute> {
-        let ListedRoute { prefix, len, kind, hops, mtu, .. } = route;
-        let action = match kind {
-            ListedKind::Unicast => Action::Forward,
-            ListedKind::Local => Action::Local,
-            ListedKind::Broadcast => Action::Broadcast,
-            ListedKind::Blackhole => Action::Blackhole,
-            ListedKind::Prohibit => Action::Prohibit,
-            _ => Action::Unreachable,
-        };
-        // Each interface has this subnet; packets to it are not routed.
-        let is_link_local = matches!(prefix, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let known = hops
-            .iter()
-            .filter_map(|hop| Some(Hop { port: self.port_of(hop.device)?, gateway: hop.gateway, weight: hop.weight }));
-        let hops: Vec<Hop> = known.take(towpath_engine::router::MAX_HOPS).collect();
-        let is_used = action != Action::Forward || (!hops.is_empty() && !is_link_local);
-        is_used.then_some(RouterRoute { prefix, len, action, hops, mtu })
     }
 
     fn set_neighbours(&mut self, table: &Table) {
         let now: HashMap<Key, [u8; 6]> = table
             .list_neighbours()
-            .filter_map(|(device, address, mac)| Some((Key { port: self.port_of(device)?, address }, mac)))
+            .filter_map(|(device, address, mac)| Some((Key { port: port_of(&self.indices, device)?, address }, mac)))
             .collect();
         let mut out = Outcome::default();
         for key in self.neighbours.keys().filter(|key| !now.contains_key(key)) {

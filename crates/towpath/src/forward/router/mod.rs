@@ -21,7 +21,7 @@
 mod control;
 mod mirror;
 
-pub use control::RouterControl;
+pub use control::{RouteSource, RouterControl};
 pub use towpath_engine::router::Route as RouterRoute;
 pub use towpath_engine::router::neighbour::Neighbour;
 
