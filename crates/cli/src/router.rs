@@ -79,16 +79,21 @@ pub(crate) fn open(
     named: &[Named],
     opener: &mut Opener,
 ) -> Result<Vec<RouterPorts>, Box<dyn Error>> {
-    let mut ports = Vec::new();
-    for (Named { uri, .. }, interface) in named.iter().zip(interfaces) {
-        let mut port = RouterPorts::new(interface, opener.open(uri, Role::Both)?);
-        if let Some(netns) = &router.netns {
-            let tap: Uri = format!("tap:{}?netns={netns}", uri.target()).parse()?;
-            port = port.with_control(opener.open(&tap, Role::Both)?);
-        }
-        ports.push(port);
-    }
-    Ok(ports)
+    let one = |(named, interface): (&Named, RouterInterface)| open_one(router, interface, named, opener);
+    named.iter().zip(interfaces).map(one).collect()
+}
+
+/// Opens a port of a router, and its tap if the router mirrors a kernel.
+pub(crate) fn open_one(
+    router: &Router,
+    interface: RouterInterface,
+    Named { uri, .. }: &Named,
+    opener: &mut Opener,
+) -> Result<RouterPorts, Box<dyn Error>> {
+    let port = RouterPorts::new(interface, opener.open(uri, Role::Both)?);
+    let Some(netns) = &router.netns else { return Ok(port) };
+    let tap: Uri = format!("tap:{}?netns={netns}", uri.target()).parse()?;
+    Ok(port.with_control(opener.open(&tap, Role::Both)?))
 }
 
 /// A router with the options that all commands have.

@@ -32,6 +32,8 @@ struct Members {
     gro: Vec<Arc<GroCounters>>,
     own_pools: Vec<Pool>,
     ext_buf_gauges: Vec<Arc<ExtBufGauge>>,
+    /// What belongs to no port.
+    shared: Vec<Arc<Counters>>,
     /// What ports counted that others of their names have replaced: GRO, and pages.
     replaced: (GroReading, u64),
 }
@@ -189,14 +191,14 @@ impl Meter {
 
     /// Reads everything: memory, and a few system calls for each port with an [`Edge`].
     pub fn read(&self) -> Reading {
-        self.with(|members| Reading {
-            elapsed: self.started.elapsed(),
-            ports: members.ports.iter().map(Row::read).collect(),
-            gro: members
-                .gro
-                .iter()
-                .chain(members.ports.iter().flat_map(|row| &row.gro))
-                .fold(members.replaced.0, |sum, engine| sum.plus(engine.read())),
+        self.with(|members| {
+            let mut ports: Vec<_> = members.ports.iter().map(Row::read).collect();
+            if let Some(first) = ports.first_mut() {
+                first.routes = first.routes.plus(&sum(&members.shared));
+            }
+            let engines = members.gro.iter().chain(members.ports.iter().flat_map(|row| &row.gro));
+            let gro = engines.fold(members.replaced.0, |sum, engine| sum.plus(engine.read()));
+            Reading { elapsed: self.started.elapsed(), ports, gro }
         })
     }
 
@@ -217,6 +219,13 @@ impl Meter {
                 None => members.ports.push(new),
             }
         });
+    }
+
+    /// Adds counters of what belongs to no port: they are read with those of the first one.
+    #[must_use]
+    pub fn with_shared(self, shared: Vec<Arc<Counters>>) -> Meter {
+        self.change(|members| members.shared = shared);
+        self
     }
 
     /// Adds the pools that belong to ports.

@@ -33,8 +33,8 @@ pub mod virtio;
 pub use any::{AnyPort, AnyRx, AnyTx, KINDS, Opener, Role};
 pub use forward::{
     Bridge, BridgeControl, BridgePort, BridgePortReading, Directions, Failure, FdbEntry, Forward, Gso, Neighbour,
-    Observer, PortControls, Ready, RouteSource, Router, RouterControl, RouterInterface, RouterPorts, RouterRoute,
-    Running, StartError, Summary, Verdicts,
+    Observer, PortControls, Ready, RouteSource, Router, RouterControl, RouterInterface, RouterPortReading, RouterPorts,
+    RouterRoute, Running, StartError, Summary, Verdicts,
 };
 pub use towpath_bus as bus;
 pub use towpath_engine as engine;

@@ -19,17 +19,18 @@ fn cable(left: &Namespace, a: &str, right: &Namespace, b: &str) {
 
 /// A router on `ports` (devices in `wires`), each with a tap of its name in `plane`.
 fn router(wires: &Namespace, plane: &Namespace, ports: &[&str]) -> Running {
-    let mut opener = Opener::new();
     let mut router = Router::default();
     router.netns = Some(plane.name().to_owned());
-    let mut open = |name: &&str| {
-        let port = format!("packet:{name}?netns={}", wires.name()).parse().unwrap();
-        let tap = format!("tap:{name}?netns={}", plane.name()).parse().unwrap();
-        let port = opener.open(&port, Role::Both).unwrap();
-        RouterPorts::new(RouterInterface::named(*name), port).with_control(opener.open(&tap, Role::Both).unwrap())
-    };
-    let ports = ports.iter().map(&mut open).collect();
-    router.start(ports).unwrap()
+    router.start(ports.iter().map(|name| open(wires, plane, name)).collect()).unwrap()
+}
+
+/// A port, with its tap.
+fn open(wires: &Namespace, plane: &Namespace, name: &str) -> RouterPorts {
+    let mut opener = Opener::new();
+    let port = format!("packet:{name}?netns={}", wires.name()).parse().unwrap();
+    let tap = format!("tap:{name}?netns={}", plane.name()).parse().unwrap();
+    let port = opener.open(&port, Role::Both).unwrap();
+    RouterPorts::new(RouterInterface::named(name), port).with_control(opener.open(&tap, Role::Both).unwrap())
 }
 
 fn pings(from: &Namespace, to: &str) -> bool {
@@ -87,6 +88,23 @@ fn routes_and_neighbours_of_a_kernel_forward_packets_and_its_addresses_answer() 
         String::from_utf8_lossy(&output.stdout).contains("Destination Host Unreachable")
     });
     assert!(control.set_routes(Vec::new()).unwrap_err().to_string().contains("mirrors a kernel"));
+    // A port that comes later, with its tap; and it leaves with the routes of that.
+    let c = Namespace::new("c");
+    cable(&c, "e0", &wires, "p2");
+    c.ip("addr add 10.0.2.2/24 dev e0");
+    c.ip("route add default via 10.0.2.1");
+    for _ in 0..2 {
+        let number = control.attach(open(&wires, &plane, "p2")).unwrap();
+        plane.ip("addr add 10.0.2.1/24 dev p2");
+        plane.ip("link set p2 up");
+        until("a packet crosses to the new port", || pings(&a, "10.0.2.2"));
+        let hop = control.resolve([10, 0, 2, 2].into(), 0).and_then(|(_, hop)| hop);
+        assert_eq!(hop.map(|hop| hop.port), Some(number));
+        control.detach("p2").unwrap();
+        assert!(control.resolve([10, 0, 2, 2].into(), 0).is_none(), "its routes have left with it");
+        assert!(control.neighbours().iter().all(|known| known.key.port != number), "{:?}", control.neighbours());
+        assert!(pings(&a, "10.0.1.2"), "the others go on");
+    }
     let summary = running.stop();
     assert_eq!((summary.buffers_away, summary.reading.balance().in_flight()), (0, 0));
 }

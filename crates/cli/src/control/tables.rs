@@ -184,19 +184,22 @@ pub(super) fn units<'a, T>(
     }
 }
 
-/// The routers with the names of their ports.
-fn routers(query: &Query, service: &Service) -> Result<Vec<(String, RouterControl, Vec<String>)>, String> {
+/// A router with its name, and the names of its ports by their numbers.
+type RouterOf = (String, RouterControl, BTreeMap<u16, String>);
+
+/// The routers that are asked for.
+fn routers(query: &Query, service: &Service) -> Result<Vec<RouterOf>, String> {
     let all = (service.observers)();
     let routers: Vec<_> =
         all.into_iter().filter_map(|(name, observer)| Some((name, observer.router()?.clone()))).collect();
     let found = units(&routers, query.unit.as_deref(), "router")?;
     let with_ports = |(name, router): &(String, RouterControl)| {
-        let ports = router.interfaces().into_iter().map(|one| one.name).collect();
+        let ports = router.ports().into_iter().map(|port| (port.number, port.interface.name)).collect();
         (name.clone(), router.clone(), ports)
     };
     let found: Vec<_> = found.into_iter().map(with_ports).collect();
     if let Some(port) = &query.port {
-        let known = || found.iter().flat_map(|(_, _, ports): &(String, RouterControl, Vec<String>)| ports);
+        let known = || found.iter().flat_map(|(_, _, ports): &RouterOf| ports.values());
         if !known().any(|name| name == port) {
             let meant = did_you_mean(port, known().map(String::as_str));
             let known: Vec<_> = known().map(String::as_str).collect();
@@ -228,7 +231,7 @@ pub(super) fn routes(query: &Query, service: &Service) -> Result<Routes, String>
     let to_address = matches!(query.to, Some(Target::Address(_)));
     let mut first = First::new(query);
     for (unit, (name, router, ports)) in routers(query, service)?.into_iter().enumerate() {
-        let port = |number: u16| ports.get(usize::from(number)).map_or("", String::as_str);
+        let port = |number: u16| ports.get(&number).map_or("", String::as_str);
         let mut number = 0_usize;
         router.each_route(|route, source| {
             number += 1;
@@ -265,7 +268,7 @@ pub(super) fn neighbours(query: &Query, service: &Service) -> Result<Neighbours,
     let mut first = First::new(query);
     for (unit, (name, router, ports)) in routers(query, service)?.into_iter().enumerate() {
         for one in router.neighbours() {
-            let port = ports.get(usize::from(one.key.port)).map_or("", String::as_str);
+            let port = ports.get(&one.key.port).map_or("", String::as_str);
             let address = one.key.address;
             let is_wanted = match query.to {
                 None => true,

@@ -15,9 +15,10 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath::engine::report::Reading;
+use towpath::engine::router::Hop;
 use towpath::packet::port::{Layer, Needs};
 use towpath::sandbox::Level;
-use towpath::{Directions, Observer, Opener, PortControls, Verdicts};
+use towpath::{Directions, Observer, Opener, PortControls, RouterControl, RouterRoute, Verdicts};
 
 /// The step of waits for workers.
 const STEP: Duration = Duration::from_millis(1);
@@ -216,7 +217,7 @@ impl Datapath {
         Ok(done)
     }
 
-    /// Changes what differs; returns the bridges that must be started anew for their new ports.
+    /// Changes what differs; returns the units that must be started anew for their new ports.
     fn pass(&mut self, file: &File, anew: &BTreeSet<String>, done: &mut Reloaded) -> Result<BTreeSet<String>, String> {
         let current: BTreeMap<_, _> = self.units.iter().map(|(name, one)| (name.clone(), one.unit.clone())).collect();
         let changes = changes(&current, &file.units, anew);
@@ -314,8 +315,7 @@ impl Datapath {
     fn detach(&mut self, name: &str, live: &Live, done: &mut Reloaded) {
         let Some(active) = self.units.get_mut(name) else { return };
         for port in &live.detach {
-            let Some(bridge) = active.running.bridge() else { continue };
-            match bridge.detach(&port.name) {
+            match active.detach(port) {
                 Ok(()) => done.changes.push(format!("{name}: {} detached", port.name)),
                 Err(error) => done.failures.push(format!("{name}: {error}")),
             }
@@ -338,6 +338,11 @@ impl Datapath {
                 }
             }
         }
+        if live.moves_routes(unit)
+            && let Err(error) = set(active, unit, "route")
+        {
+            done.failures.push(format!("{name}: routes are without those by new ports: {error}"));
+        }
         for option in &live.options {
             match set(active, unit, option) {
                 Ok(()) => {
@@ -356,6 +361,23 @@ impl Datapath {
         active.unit.ports.sort_by_key(order);
         false
     }
+}
+
+/// Routes whose hops name ports by their positions in the file, with the numbers of these ports.
+/// What leads to a port that is not attached is left out.
+fn numbered(routes: Vec<RouterRoute>, unit: &Unit, router: &RouterControl) -> Vec<RouterRoute> {
+    let attached = router.ports();
+    let number = |position: u16| {
+        let name = &unit.ports.get(usize::from(position))?.name;
+        Some(attached.iter().find(|port| port.interface.name == *name)?.number)
+    };
+    let one = |mut route: RouterRoute| {
+        let had = route.hops.len();
+        let hops = route.hops.into_iter().filter_map(|hop| Some(Hop { port: number(hop.port)?, ..hop }));
+        route.hops = hops.collect();
+        (had == 0 || !route.hops.is_empty()).then_some(route)
+    };
+    routes.into_iter().filter_map(one).collect()
 }
 
 /// Replaces the value of an option while the unit runs.
@@ -379,7 +401,7 @@ fn set(active: &Active, unit: &Unit, option: &str) -> Result<(), Box<dyn Error>>
         Command::Router(args) => {
             let (plan, _) = router::plan_of(args, &unit.named())?;
             match (option, active.running.router(), &active.rules.at_rx) {
-                ("route", Some(router), _) => router.set_routes(plan.routes)?,
+                ("route", Some(router), _) => router.set_routes(numbered(plan.routes, unit, router))?,
                 ("rule", _, Some(live)) => {
                     plan.check_rules()?;
                     live.replace(rules(&plan.at_rx));

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | nothing | nothing |
 //! | rules; routes of a router; ageing of a bridge | they are replaced while packets move |
-//! | ports of a bridge | they are detached and attached; the others go on |
+//! | ports of a bridge or a router | they are detached and attached; the others go on |
 //! | anything else of a unit | the unit is stopped and started anew |
 //!
 //! Both ends of an in-memory pair are opened anew if one of them is, and so are all ports of a model
@@ -34,6 +34,14 @@ pub(super) struct Live {
     pub(super) attach: Vec<Port>,
 }
 
+impl Live {
+    /// Whether routes of the file may name a port that was opened anew, which lost them.
+    pub(super) fn moves_routes(&self, unit: &Unit) -> bool {
+        let has_own = unit.options.contains_key("route") && !unit.options.contains_key("mirror");
+        has_own && !self.attach.is_empty() && !self.options.contains("route")
+    }
+}
+
 impl Kind {
     /// Options whose values are replaced while packets move.
     fn live(self) -> &'static [&'static str] {
@@ -42,6 +50,11 @@ impl Kind {
             Kind::Bridge => &["rule", "ageing"],
             Kind::Router => &["rule", "route"],
         }
+    }
+
+    /// Whether ports come and go while it runs.
+    fn has_live_ports(self) -> bool {
+        self != Kind::Pair
     }
 }
 
@@ -69,7 +82,7 @@ fn change(from: &Unit, to: &Unit) -> Change {
     if options.is_empty() && same_ports {
         Change::Keep
     } else if options.iter().all(is_live)
-        && (same_ports || to.kind == Kind::Bridge)
+        && (same_ports || to.kind.has_live_ports())
         && knows_vlans(from) == knows_vlans(to)
     {
         Change::Live(Live { options, detach, attach })
@@ -99,7 +112,7 @@ pub(super) fn changes(
             if ports.is_empty() || *change == Change::Restart {
                 continue;
             }
-            if unit.kind != Kind::Bridge {
+            if !unit.kind.has_live_ports() {
                 *change = Change::Restart;
                 continue;
             }
@@ -189,6 +202,9 @@ mod tests {
         assert_eq!(planned(&live, &all), ["edge route - +", "lan ageing - +", "p rule - +"]);
         let ports = all.replace("b = 'tap:b'", "c = 'tap:c'").replace("a = 'tap:a'", "a = 'tap:a?mtu=1400'");
         assert_eq!(planned(&all, &ports), ["edge =", "lan  -a b +a c", "p ="]);
+        let ports = EDGE.replace("10.0.0.1/24", "10.0.0.2/24") + "wan = { port = 'tap:w', address = '10.0.1.1/24' }\n";
+        let up = "[bridge.lan.ports]\nup = 'veth:x'\n";
+        assert_eq!(planned(&format!("{up}{EDGE}"), &format!("{up}{ports}")), ["edge  -lan +lan wan", "lan  -up +up"]);
         let anew = format!("{LAN}{EDGE}{}workers = 2\n", PAIR.replace("tap:pb", "tap:pc"));
         assert_eq!(planned(&all, &anew), ["edge =", "lan =", "p !"]);
         let lanes = |rule: &str| format!("{PAIR}lanes = 1\nlane-rule = '{rule}'\n");

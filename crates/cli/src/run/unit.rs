@@ -22,7 +22,10 @@ use towpath::engine::filter::LiveRules;
 use towpath::packet::port::{Needs, Port as _};
 use towpath::sandbox::{Enforced, Level, Threads, enforce_since};
 use towpath::tee::TeeReport;
-use towpath::{BridgePort, Directions, Failure, Observer, Opener, Ready, Role, Running, Summary, Verdicts};
+use towpath::{
+    AnyPort, BridgePort, Directions, Failure, Observer, Opener, Ready, Role, RouterPorts, Running, StartError, Summary,
+    Verdicts,
+};
 
 /// Held while a thread opens ports and gives up rights: which threads belong to them is seen by what
 /// was started meanwhile.
@@ -124,6 +127,7 @@ fn open(unit: &Unit, opener: &mut Opener) -> Result<(Ready, Rules), Box<dyn Erro
         Command::Router(args) => {
             let (mut router, mut interfaces) = router::plan_of(args, &named)?;
             rules.at_rx = live(&mut router.at_rx);
+            router.endless = true;
             interfaces.iter_mut().zip(&unit.ports).for_each(|(one, port)| one.name.clone_from(&port.name));
             let ports = router::open(&router, interfaces, &named, opener)?;
             router.prepare(ports)?
@@ -216,9 +220,9 @@ impl Prepared {
     }
 }
 
-/// Why a port is not attached to a bridge that runs.
+/// Why a port is not attached to a unit that runs.
 pub(super) enum NotAttached {
-    /// The sandbox of the bridge lacks what the port uses.
+    /// The sandbox of the unit lacks what the port uses.
     Confined,
     Failed(String),
 }
@@ -228,20 +232,23 @@ impl Active {
         self.running.observer()
     }
 
-    /// Attaches a port to a bridge that runs; its threads get the port's own rights.
+    /// Attaches a port to a bridge or a router that runs; its threads get the port's own rights.
     pub(super) fn attach(&self, unit: &Unit, port: &Port, opener: &Openers, level: Level) -> Result<(), NotAttached> {
         let failed = |error: &(dyn Error + 'static)| NotAttached::Failed(sentence(error));
-        let Some(bridge) = self.running.bridge() else { return Err(NotAttached::Failed("it is no bridge".into())) };
-        let config = bridge_port(unit, port).map_err(|error| failed(&*error))?;
         let work = || {
             let before = Threads::now().map_err(|error| failed(&error))?;
-            let opened = opener.lock().unwrap_or_else(PoisonError::into_inner).open(&port.named.uri, Role::Both);
-            let opened = opened.map_err(|error| failed(&error))?;
+            let opened = open_port(unit, port, &mut opener.lock().unwrap_or_else(PoisonError::into_inner));
+            let opened = opened.map_err(|error| failed(&*error))?;
             let needs = opened.needs();
             if level != Level::Off && !self.needs.contains(&needs) {
                 return Err(NotAttached::Confined);
             }
-            bridge.attach(config, opened).map_err(|error| failed(&error))?;
+            match (opened, self.running.bridge(), self.running.router()) {
+                (Opened::Bridge(config, port), Some(bridge), _) => bridge.attach(config, *port),
+                (Opened::Router(ports), _, Some(router)) => router.attach(*ports).map(drop),
+                _ => return Err(NotAttached::Failed("it is no port of this unit".into())),
+            }
+            .map_err(|error| failed(&error))?;
             enforce_since(&before, &needs, level).map(drop).map_err(|error| failed(&error))
         };
         std::thread::scope(|scope| {
@@ -250,6 +257,15 @@ impl Active {
             let joined = thread.map_err(|error| failed(&error))?.join();
             joined.unwrap_or_else(|_| Err(NotAttached::Failed("its thread has ended".into())))
         })
+    }
+
+    /// Detaches a port of a bridge or a router.
+    ///
+    /// # Errors
+    /// Packets that it had taken were not sent.
+    pub(super) fn detach(&self, port: &Port) -> Result<(), StartError> {
+        let of_bridge = self.running.bridge().map_or(Ok(()), |bridge| bridge.detach(&port.name));
+        of_bridge.and(self.running.router().map_or(Ok(()), |router| router.detach(&port.name)))
     }
 
     /// Stops the workers and closes the ports. `asked`: it does not end by itself; then an in-memory
@@ -261,12 +277,40 @@ impl Active {
     }
 }
 
-/// A port of a bridge as its options say.
-fn bridge_port(unit: &Unit, port: &Port) -> Result<BridgePort, Box<dyn Error>> {
-    let Command::Bridge(args) = &*unit.command else { return Err("it is no bridge".into()) };
-    let (_, ports) = bridge::plan_of(args, &unit.named())?;
-    let at = unit.ports.iter().position(|known| known == port);
-    let mut config = at.and_then(|at| ports.into_iter().nth(at)).ok_or("there is no such port")?;
-    config.name.clone_from(&port.name);
-    Ok(config)
+/// A port that is open, as its unit takes it.
+enum Opened {
+    Bridge(BridgePort, Box<AnyPort>),
+    Router(Box<RouterPorts>),
+}
+
+impl Opened {
+    fn needs(&self) -> Needs {
+        match self {
+            Opened::Bridge(_, port) => port.needs(),
+            Opened::Router(ports) => {
+                let control = ports.control.as_ref().map_or_else(Needs::none, AnyPort::needs);
+                ports.port.needs().and(control)
+            }
+        }
+    }
+}
+
+/// Opens a port of a unit as its options say.
+fn open_port(unit: &Unit, port: &Port, opener: &mut Opener) -> Result<Opened, Box<dyn Error>> {
+    let at = unit.ports.iter().position(|known| known == port).ok_or("there is no such port")?;
+    match &*unit.command {
+        Command::Bridge(args) => {
+            let (_, mut ports) = bridge::plan_of(args, &unit.named())?;
+            let mut config = ports.swap_remove(at);
+            config.name.clone_from(&port.name);
+            Ok(Opened::Bridge(config, Box::new(opener.open(&port.named.uri, Role::Both)?)))
+        }
+        Command::Router(args) => {
+            let (router, mut interfaces) = router::plan_of(args, &unit.named())?;
+            let mut interface = interfaces.swap_remove(at);
+            interface.name.clone_from(&port.name);
+            Ok(Opened::Router(Box::new(router::open_one(&router, interface, &port.named, opener)?)))
+        }
+        _ => Err("its ports stay as they are".into()),
+    }
 }

@@ -168,6 +168,55 @@ fn a_unit_that_ends_by_itself_leaves_the_others_alone() {
     assert!(short >= 1, "{}", finished.stdout);
 }
 
+/// A router that gets packets by one port and sends them by another one to a second router; more of its
+/// ports, with options of its own.
+fn routers(options: &str, more: &str) -> String {
+    format!(
+        "[pair.feed]\na = 'gen:rate=20000,size=100,dst-mac=02:74:70:00:00:00,dst-ip=20.0.0.1'\nb = 'veth:x'\n\
+         buffers = 2048\n[router.far]\nbuffers = 2048\nroute = 'blackhole 20.0.0.0/8'\n\
+         [router.far.ports]\nin = {{ port = 'veth:y', address = '10.1.0.2/24' }}\n\
+         [router.edge]\nbuffers = 2048\n{options}\n[router.edge.ports]\n\
+         in = {{ port = 'veth:x', address = '10.0.0.1/24' }}\nout = {{ port = 'veth:y', address = '10.1.0.1/24' }}\n{more}"
+    )
+}
+
+#[test]
+fn ports_of_a_router_come_and_go_and_the_others_lose_nothing() {
+    let instance = Instance::new();
+    let route = "route = ['20.0.0.0/8 via 10.1.0.2']";
+    let towpath = instance.start(&routers(route, ""));
+    let dropped = || {
+        let state = instance.state();
+        let edge = state["units"].as_array().unwrap().iter().find(|unit| unit["name"] == "edge").unwrap().clone();
+        let ports = edge["ports"].as_array().unwrap().iter();
+        ports
+            .flat_map(|port| port["egress"]["drops"].as_object().unwrap().values().cloned().collect::<Vec<_>>())
+            .fold(0, |sum, n| sum + n.as_u64().unwrap())
+    };
+    until("packets pass", || sent(&instance, "edge", "veth:y") > 1000);
+    let before = dropped();
+    let app = format!("app = {{ port = 'sock:{}', address = '10.2.0.1/24' }}\n", instance.path("app").display());
+    let wan = "wan = { port = 'null:', address = '10.9.0.1/24' }\n";
+    let with_wan = "route = ['20.0.0.0/8 via 10.1.0.2', '30.0.0.0/8 via 10.9.0.2']";
+    assert_eq!(instance.reload(&routers(with_wan, wan)), ["edge: null:wan attached", "edge: route changed"]);
+    // Another address: the port is opened anew, and the route by it stays.
+    let other = wan.replace("10.9.0.1", "10.9.0.3");
+    assert_eq!(instance.reload(&routers(with_wan, &other)), ["edge: null:wan detached", "edge: null:wan attached"]);
+    assert_eq!(instance.reload(&routers(route, "")), ["edge: null:wan detached", "edge: route changed"]);
+    let passed = sent(&instance, "edge", "veth:y");
+    until("packets go on", || sent(&instance, "edge", "veth:y") > passed + 1000);
+    assert_eq!(dropped(), before, "the ports that stay have lost nothing");
+    // A port whose rights the threads have given up starts the router anew.
+    let done = instance.reload(&routers(route, &app));
+    assert!(done.contains(&"edge: started anew".to_owned()), "{done:?}");
+    assert!(instance.path("app").exists());
+    until("packets pass again", || sent(&instance, "edge", "veth:y") > 1000);
+    let finished = towpath.stop().code(0);
+    for summary in finished.summaries() {
+        summary.is_balanced();
+    }
+}
+
 #[test]
 fn a_thousand_reloads_leave_no_descriptor_thread_or_memory_behind() {
     let instance = Instance::new();

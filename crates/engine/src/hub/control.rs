@@ -82,6 +82,11 @@ impl<R, T, P> Inbox<R, T, P> {
         self.with(|inbox| inbox.lost.push((number, state.clone())));
     }
 
+    /// A port that was lost is detached: another one may get its number.
+    pub(super) fn forget_lost(&self, number: usize) {
+        self.with(|inbox| inbox.lost.retain(|(lost, _)| *lost != number));
+    }
+
     /// The hub has ended: what was not obeyed is dropped, which closes its channel of replies.
     pub(super) fn close(&self) {
         let commands = self.with(|state| {
@@ -128,7 +133,7 @@ impl<R, T, P> HubControl<R, T, P> {
         replies
     }
 
-    /// Ports that have left by themselves, each by its number, and why.
+    /// Ports that have left by themselves and are not detached, each by its number, and why.
     pub fn lost(&self) -> Vec<(usize, State)> {
         self.inbox.with(|state| state.lost.clone())
     }

@@ -65,8 +65,13 @@ pub trait Switch: Send {
         now: Instant,
     );
 
-    /// The link of a port went down, or the port left.
+    /// The link of a port went down.
     fn port_down(&mut self, number: usize);
+
+    /// A port was detached, or never works again.
+    fn port_gone(&mut self, number: usize) {
+        self.port_down(number);
+    }
 
     /// Called now and then, also while no packet moves. What it sends to `ports` leaves afterwards.
     fn tick<R: RxQueue, T: TxQueue>(&mut self, ports: &mut Ports<R, T, Self::Port>, now: Instant) {
@@ -168,7 +173,7 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
     #[cold]
     fn let_leave(&mut self) {
         let now = Instant::now();
-        let (ports, switch) = (&mut self.ports, &mut self.switch);
+        let (ports, switch, inbox) = (&mut self.ports, &mut self.switch, &self.inbox);
         self.leaving.retain(|leaving| {
             let Some(port) = ports.slot_mut(leaving.number) else {
                 let _ = leaving.reply.send(Left { failure: None });
@@ -182,7 +187,8 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
             port.drop_held(DropReason::Stopped);
             let failure = port.close().err().map(std::borrow::Cow::into_owned);
             ports.remove(leaving.number);
-            switch.port_down(leaving.number);
+            switch.port_gone(leaving.number);
+            inbox.forget_lost(leaving.number);
             let _ = leaving.reply.send(Left { failure });
             false
         });
@@ -194,7 +200,7 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
         let Some(port) = self.ports.slot_mut(number) else { return };
         port.lose();
         self.ports.retire(number);
-        self.switch.port_down(number);
+        self.switch.port_gone(number);
         self.inbox.lost(number, &state);
         self.lost.push((number, state));
     }

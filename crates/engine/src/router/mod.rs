@@ -165,6 +165,14 @@ impl Router {
         &self.counters
     }
 
+    /// Drops packets that waited for neighbours at a port that has none any more.
+    fn drop_waiting(&mut self, outcome: Outcome, reason: DropReason) {
+        for (_, packet) in outcome.failed {
+            self.counters.dropped(reason, 1);
+            self.software.cache().free(packet);
+        }
+    }
+
     /// Looks at a packet without changing it. Everything that is not plain takes the slow path.
     #[inline]
     fn decide(&self, fib: &Fib, own: u64, packet: &Packet) -> Decision {
@@ -319,10 +327,13 @@ impl Switch for Router {
         let mut outcome = Outcome::default();
         let is_learned = |state| !matches!(state, neighbour::State::Permanent | neighbour::State::Kernel);
         self.neighbours.remove_where(|key, state| key.port == port && is_learned(state), &mut outcome);
-        for (_, packet) in outcome.failed {
-            self.counters.dropped(DropReason::LinkDown, 1);
-            self.software.cache().free(packet);
-        }
+        self.drop_waiting(outcome, DropReason::LinkDown);
+    }
+
+    fn port_gone(&mut self, number: usize) {
+        let mut outcome = Outcome::default();
+        self.neighbours.remove_where(|key, _| usize::from(key.port) == number, &mut outcome);
+        self.drop_waiting(outcome, DropReason::PortGone);
     }
 
     fn tick<R: RxQueue, T: TxQueue>(&mut self, ports: &mut Ports<R, T, RouterPort>, now: Instant) {

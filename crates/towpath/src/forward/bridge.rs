@@ -6,8 +6,9 @@
 //!                  one forwarding database, shared by the hubs of all workers
 //! ```
 
-use super::bridge_control::{AnyHub, BridgeControl, Settings};
+use super::bridge_control::{AnyHub, BridgeControl};
 use super::check::{common_layer, off};
+use super::hub::HubSettings;
 use super::observer::Observed;
 use super::plan::Placement;
 use super::ready::Work;
@@ -193,11 +194,22 @@ impl Bridge {
         let mut hits: Vec<_> = self.at_rx.hits().into_iter().collect();
         hits.extend(ports.iter().filter_map(|(port, _)| port.at_rx.hits()));
         let (cores, workers) = (self.cores.clone(), self.workers);
-        let settings =
-            Settings { bridge: self, pool, meter: meter.clone(), controls: controls.clone(), ends: ends.clone() };
-        let (control, mut hubs) = BridgeControl::new(settings, limit)?;
+        let settings = HubSettings {
+            what: "bridge",
+            most: MAX_PORTS,
+            pool,
+            workers,
+            egress_wait: self.egress_wait,
+            drain: self.drain,
+            gso: self.gso,
+            gro: self.gro,
+            meter: meter.clone(),
+            controls: controls.clone(),
+            ends: ends.clone(),
+        };
         // All at once: what one port may deliver depends on what the others take.
-        let accept = infos.iter().fold(Offloads::NONE, |all, info| all.with(info.tx_offloads));
+        let accept = infos.iter().fold(Offloads::NONE, |all, info| all.with(info.tx_offloads)).and(self.gso.allows());
+        let (control, mut hubs) = BridgeControl::new(self, settings, limit)?;
         let mut named = infos.clone();
         for (at, (mut port, opened)) in ports.into_iter().enumerate() {
             let info = opened.info();

@@ -1,67 +1,26 @@
 //! A bridge while it runs: its addresses, and ports that come and go.
 
 use super::bridge::{Hubs, refuse};
-use super::failure::PortEnd;
-use super::hub::HubSettings;
-use super::running::PortEnds;
-use super::{Bridge, BridgePort, PortControls, StartError};
+use super::hub::{Attached, HubPorts, HubSettings, Members, Parts};
+use super::{Bridge, BridgePort, StartError};
 use crate::any::{AnyPort, AnyRx, AnyTx};
 use crate::tee::Teeable;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use towpath_engine::bridge::fdb::{Fdb, FdbConfig, FdbStats, Key, MAX_PORTS};
+use towpath_engine::bridge::fdb::{Fdb, FdbConfig, FdbStats, Key};
 use towpath_engine::bridge::{self, PortState};
-use towpath_engine::hub::{Hub, HubControl, HubPort};
-use towpath_engine::report::Meter;
+use towpath_engine::hub::Hub;
 use towpath_engine::route::Limit;
 use towpath_engine::rules::PortSide;
-use towpath_engine::tee::TeeSlot;
-use towpath_packet::port::{Layer, Port, State};
-use towpath_packet::{Offloads, Pool};
+use towpath_packet::Offloads;
+use towpath_packet::port::{Layer, Port};
 
 pub(super) type AnyHub = Hub<AnyRx, AnyTx, bridge::Bridge>;
-type AnyHubPort = HubPort<AnyRx, AnyTx, PortState>;
-
-/// What a bridge is made of besides its hubs.
-pub(super) struct Settings {
-    pub(super) bridge: Bridge,
-    pub(super) pool: Pool,
-    pub(super) meter: Meter,
-    pub(super) controls: PortControls,
-    pub(super) ends: PortEnds,
-}
-
-/// A port that takes part.
-struct Attached {
-    name: String,
-    number: usize,
-    tx_offloads: Offloads,
-}
 
 struct Shared {
-    settings: Settings,
+    bridge: Bridge,
     fdb: Arc<Fdb>,
-    hubs: Vec<HubControl<AnyRx, AnyTx, PortState>>,
-    /// In the order in which they were attached. Locked while a port is attached or detached.
-    ports: Mutex<Ports>,
-}
-
-#[derive(Default)]
-struct Ports {
-    attached: Vec<Attached>,
-    /// Numbers that were used so far.
-    used: usize,
-    /// Where tees of the ports are attached, until the bridge is prepared. Ports that are attached
-    /// later have none.
-    tees: Vec<Arc<TeeSlot>>,
-}
-
-impl Ports {
-    /// A number for a new port: one that no other port had, as long as there is one.
-    fn number(&self) -> Option<usize> {
-        let is_free = |number: &usize| self.attached.iter().all(|port| port.number != *number);
-        if self.used < MAX_PORTS { Some(self.used) } else { (0..MAX_PORTS).find(is_free) }
-    }
+    ports: HubPorts<PortState>,
 }
 
 /// A handle to the addresses and ports of a bridge. It works from any thread, and may outlive the
@@ -112,8 +71,11 @@ pub struct BridgePortReading {
 }
 
 impl BridgeControl {
-    pub(super) fn new(settings: Settings, limit: Option<Arc<Limit>>) -> Result<(BridgeControl, Hubs), StartError> {
-        let bridge = &settings.bridge;
+    pub(super) fn new(
+        bridge: Bridge,
+        settings: HubSettings,
+        limit: Option<Arc<Limit>>,
+    ) -> Result<(BridgeControl, Hubs), StartError> {
         let mut config = FdbConfig::default();
         (config.max_entries, config.ageing) = (bridge.max_entries, bridge.ageing);
         let fdb = Arc::new(Fdb::new(config));
@@ -124,13 +86,8 @@ impl BridgeControl {
             Ok::<_, StartError>(limit.iter().fold(hub, |hub, limit| hub.with_limit(limit.clone())))
         };
         let made = (0..bridge.workers.max(1)).map(hub).collect::<Result<Hubs, _>>()?;
-        let hubs = made.iter().map(Hub::control).collect();
-        let control = BridgeControl(Arc::new(Shared { settings, fdb, hubs, ports: Mutex::default() }));
-        Ok((control, made))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Ports> {
-        self.0.ports.lock().unwrap_or_else(PoisonError::into_inner)
+        let ports = HubPorts::new(settings, &made);
+        Ok((BridgeControl(Arc::new(Shared { bridge, fdb, ports })), made))
     }
 
     /// Adds a port before the hubs run.
@@ -141,81 +98,60 @@ impl BridgeControl {
         accept: Offloads,
         hubs: &mut Hubs,
     ) -> Result<(), StartError> {
-        let mut ports = self.lock();
-        let (number, made) = self.make(&mut ports, port, opened, accept)?;
-        for (hub, port) in hubs.iter_mut().zip(made) {
-            hub.add(number, port);
+        let mut members = self.0.ports.lock();
+        let (number, parts) = self.make(&mut members, port, opened, accept)?;
+        for (hub, part) in hubs.iter_mut().zip(parts) {
+            hub.add(number, part);
         }
         Ok(())
     }
 
     /// Where tees of the ports that were added are attached.
     pub(super) fn teeable(&self) -> Teeable {
-        let mut ports = self.lock();
-        let interfaces = ports.attached.iter().map(|port| port.name.clone()).collect();
-        Teeable { slots: std::mem::take(&mut ports.tees), layer: Layer::Ethernet, interfaces }
+        let mut members = self.0.ports.lock();
+        let interfaces = members.attached.iter().map(|port| port.name.clone()).collect();
+        Teeable { slots: std::mem::take(&mut members.tees), layer: Layer::Ethernet, interfaces }
     }
 
-    /// Starts a port, and registers it under a new number.
+    /// Starts a port under a new number.
     fn make(
         &self,
-        ports: &mut Ports,
-        mut port: BridgePort,
+        members: &mut Members,
+        port: BridgePort,
         opened: AnyPort,
         accept: Offloads,
-    ) -> Result<(usize, Vec<AnyHubPort>), StartError> {
-        let Settings { bridge, pool, meter, controls, ends } = &self.0.settings;
+    ) -> Result<(usize, Parts<PortState>), StartError> {
+        let Shared { bridge, fdb, ports } = &*self.0;
         bridge.check_port(&port, &opened)?;
         let mut info = opened.info().clone();
-        let is_used = |ports: &Ports, name: &str| ports.attached.iter().any(|port| port.name == name);
-        if port.name.is_empty() {
-            port.name = info.name.clone();
+        if !port.name.is_empty() {
+            info.name.clone_from(&port.name);
         }
-        if is_used(ports, &port.name) {
-            return refuse("port", port.name, "is the name of another port of the bridge: give it its own");
+        let [number] = ports.numbers(members, [info.name.as_str()])?;
+        fdb.set_port_limit(number, port.max_entries);
+        for (vlan, mac) in &port.static_macs {
+            let [a, b, c, d, e, f] = *mac;
+            let key = Key::new(*vlan, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+            if !fdb.add_static(key, number) {
+                fdb.flush(number, true);
+                return refuse("static", format!("{mac:02x?}"), "the table, or the port's part of it, is full");
+            }
         }
-        info.name = port.name.clone();
-        let Some(number) = ports.number() else {
-            return refuse("port", port.name, format!("a bridge has {MAX_PORTS} ports at most"));
-        };
-        let end = PortEnd::new(&info, matches!(opened, AnyPort::Fault(_)));
-        let control = opened.control();
-        let accept = accept.and(bridge.gso.allows()).with(Offloads::VLAN);
         let mut engine_port = bridge::BridgePort::default();
         (engine_port.mode, engine_port.group, engine_port.storm) = (port.mode.clone(), port.group, port.storm);
-        let (workers, egress_wait, gso) = (bridge.workers, bridge.egress_wait, bridge.gso);
-        let hub = HubSettings { pool, workers, egress_wait, gso, gro: &bridge.gro };
-        let state = || PortState::new(&engine_port, workers.into());
-        let started = hub.start(opened, &info, accept, (number, &mut ports.tees), state)?;
-        let parts = started.parts.into_iter().map(|part| {
+        let state = || PortState::new(&engine_port, bridge.workers.into());
+        let started = ports.start(members, number, (opened, &info), accept.with(Offloads::VLAN), state);
+        let started = started.inspect_err(|_| {
+            fdb.flush(number, true);
+        });
+        let parts = started?.into_iter().map(|part| {
             let part = part.with_backlog(bridge.backlog);
             match bridge.verdicts(&port).classifier(PortSide::A, Layer::Ethernet) {
                 Some(classifier) => part.with_classifier(classifier),
                 None => part,
             }
         });
-        let made: Vec<_> = parts.collect();
-        self.0.fdb.set_port_limit(number, port.max_entries);
-        for (vlan, mac) in &port.static_macs {
-            let [a, b, c, d, e, f] = *mac;
-            let key = Key::new(*vlan, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
-            if !self.0.fdb.add_static(key, number) {
-                self.0.fdb.flush(number, true);
-                return refuse("static", format!("{mac:02x?}"), "the table, or the port's part of it, is full");
-            }
-        }
-        meter.attach(started.row, started.gro, started.memory);
-        controls.attach(&port.name, control);
-        ends.set(number, end);
-        ports.used = ports.used.max(number + 1);
-        ports.attached.push(Attached { name: port.name, number, tx_offloads: info.tx_offloads });
-        Ok((number, made))
-    }
-
-    /// The offloads that any port takes, with those of one more.
-    fn accept(&self, ports: &Ports, one: Offloads) -> Offloads {
-        let allowed = self.0.settings.bridge.gso.allows();
-        ports.attached.iter().fold(one, |all, port| all.with(port.tx_offloads)).and(allowed).with(Offloads::VLAN)
+        Ok((number, parts.collect()))
     }
 
     /// Attaches a port while the bridge runs; before its launch it waits for that. A port of the
@@ -229,17 +165,11 @@ impl BridgeControl {
         if self.ports().iter().any(|known| known.name == name && known.lost.is_some()) {
             self.detach(&name)?;
         }
-        let mut ports = self.lock();
-        let accept = self.accept(&ports, opened.info().tx_offloads);
-        let (number, made) = self.make(&mut ports, port, opened, accept)?;
-        let replies: Vec<_> = self.0.hubs.iter().zip(made).map(|(hub, port)| hub.attach(number, port)).collect();
-        self.0.hubs.iter().for_each(|hub| hub.set_rx_offloads(accept));
-        // Each is acknowledged within a turn; the channel is closed when a hub ends.
-        if replies.iter().any(|reply| reply.recv().is_err()) {
-            ports.attached.retain(|port| port.number != number);
-            return refuse("port", name, "the bridge has ended");
-        }
-        Ok(())
+        let ports = &self.0.ports;
+        let mut members = ports.lock();
+        let accept = ports.accept(&members, opened.info().tx_offloads).with(Offloads::VLAN);
+        let (number, parts) = self.make(&mut members, port, opened, accept)?;
+        ports.join(&mut members, number, parts, accept)
     }
 
     /// Detaches a port, and forgets the addresses behind it. What waits for it gets
@@ -249,51 +179,31 @@ impl BridgeControl {
     /// [`StartError::Value`] if there is no such port, or if packets that it had taken were not
     /// sent.
     pub fn detach(&self, name: &str) -> Result<(), StartError> {
-        let mut ports = self.lock();
-        let number = Self::number_of(&ports, name)?;
-        let drain = self.0.settings.bridge.drain;
-        let replies: Vec<_> = self.0.hubs.iter().map(|hub| hub.detach(number, drain)).collect();
-        let failure = replies.iter().filter_map(|reply| reply.recv().ok()?.failure).next();
-        self.0.fdb.flush(number, true);
-        self.0.fdb.set_port_limit(number, None);
-        ports.attached.retain(|port| port.number != number);
-        self.0.settings.controls.attach(name, None);
+        let Shared { fdb, ports, .. } = &*self.0;
+        let mut members = ports.lock();
+        let number = ports.number_of(&members, name)?;
+        let failure = ports.leave(&mut members, &[number]);
+        fdb.flush(number, true);
+        fdb.set_port_limit(number, None);
         failure.map_or(Ok(()), |why| refuse("port", name, why))
-    }
-
-    fn number_of(ports: &Ports, name: &str) -> Result<usize, StartError> {
-        match ports.attached.iter().find(|port| port.name == name) {
-            Some(port) => Ok(port.number),
-            None => {
-                let known: Vec<_> = ports.attached.iter().map(|port| port.name.as_str()).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                refuse("port", name, format!("must be a port of the bridge: {known}"))
-            }
-        }
     }
 
     /// The ports, in the order in which they were attached.
     pub fn ports(&self) -> Vec<BridgePortReading> {
-        let lost: Vec<_> = self.0.hubs.iter().flat_map(HubControl::lost).collect();
-        let why = |number| {
-            lost.iter().find(|(lost, _)| *lost == number).map(|(_, state)| match state {
-                State::Gone(why) => why.to_string(),
-                other => format!("{other:?}"),
-            })
-        };
+        let Shared { fdb, ports, .. } = &*self.0;
         let reading = |port: &Attached| BridgePortReading {
             name: port.name.clone(),
-            entries: self.0.fdb.port_entries(port.number),
-            lost: why(port.number),
+            entries: fdb.port_entries(port.number),
+            lost: ports.lost(port.number),
         };
-        self.lock().attached.iter().map(reading).collect()
+        ports.lock().attached.iter().map(reading).collect()
     }
 
     /// The addresses that are known now, by VLAN and address.
     pub fn fdb(&self) -> Vec<FdbEntry> {
-        let ports = self.lock();
+        let members = self.0.ports.lock();
         let name = |number| {
-            let port = ports.attached.iter().find(|port| port.number == number);
+            let port = members.attached.iter().find(|port| port.number == number);
             port.map(|port| port.name.clone())
         };
         let mut entries: Vec<_> = self
@@ -320,8 +230,8 @@ impl BridgeControl {
     /// # Errors
     /// [`StartError::Value`] if there is no such port.
     pub fn flush(&self, name: &str) -> Result<u64, StartError> {
-        let ports = self.lock();
-        Ok(self.0.fdb.flush(Self::number_of(&ports, name)?, false))
+        let members = self.0.ports.lock();
+        Ok(self.0.fdb.flush(self.0.ports.number_of(&members, name)?, false))
     }
 
     /// Sets how long an address without a packet stays; zero: for ever.

@@ -30,7 +30,7 @@ pub use failure::Failure;
 pub use observer::Observer;
 pub use ready::Ready;
 pub use router::{Neighbour, RouteSource, Router, RouterRoute};
-pub use router::{RouterControl, RouterInterface, RouterPorts};
+pub use router::{RouterControl, RouterInterface, RouterPortReading, RouterPorts};
 pub use running::{PortControls, Running, Summary};
 
 use crate::any::AnyPort;

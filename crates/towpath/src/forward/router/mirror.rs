@@ -9,12 +9,12 @@ use super::control::Shared;
 use super::{RouterRoute, StartError};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath_engine::router::neighbour::{Key, Outcome, State};
-use towpath_engine::router::{Action, Hop, Interface};
+use towpath_engine::router::{Action, Hop};
 use towpath_nexthop::{ListedKind, ListedRoute, NextHops, Table};
 use towpath_sys::netns;
 
@@ -23,37 +23,48 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// The thread; dropping it ends it.
 pub(super) struct Mirror {
+    follower: Arc<Mutex<Follower>>,
     next_hops: Arc<NextHops>,
-    indices: Indices,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The indices of control ports, by the position of their interfaces.
+/// The indices of control ports, by the number of their interfaces.
 type Indices = Vec<Option<u32>>;
 
+fn lock(follower: &Mutex<Follower>) -> MutexGuard<'_, Follower> {
+    follower.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Mirror {
-    pub(super) fn start(shared: &Arc<Shared>, namespace: Option<&str>, indices: Indices) -> Result<Mirror, StartError> {
+    pub(super) fn start(shared: &Arc<Shared>, namespace: Option<&str>) -> Result<Mirror, StartError> {
         let failed = |source| StartError::Thread { worker: 0, source };
         let next_hops = netns::within(namespace, NextHops::watch).map_err(failed)?.map_err(failed)?;
         let (next_hops, stopping) = (Arc::new(next_hops), Arc::new(AtomicBool::new(false)));
-        let mut follower = Follower {
+        let follower = Follower {
             shared: shared.clone(),
             next_hops: next_hops.clone(),
-            indices: indices.clone(),
+            indices: Vec::new(),
+            version: None,
             last: None,
             neighbours: HashMap::new(),
         };
-        follower.step();
-        let ends = stopping.clone();
+        let follower = Arc::new(Mutex::new(follower));
+        lock(&follower).step();
+        let (ends, own) = (stopping.clone(), follower.clone());
         let run = move || {
             while !ends.load(Ordering::Relaxed) {
                 std::thread::park_timeout(LOOK);
-                follower.step();
+                lock(&own).step();
             }
         };
         let thread = std::thread::Builder::new().name("towpath-mirror".into()).spawn(run).map_err(failed)?;
-        Ok(Mirror { next_hops, indices, stopping, thread: Some(thread) })
+        Ok(Mirror { follower, next_hops, stopping, thread: Some(thread) })
+    }
+
+    /// Publishes the routes and neighbours of now, for the interfaces as they are.
+    pub(super) fn step(&self) {
+        lock(&self.follower).step();
     }
 
     pub(super) fn overruns(&self) -> u64 {
@@ -62,7 +73,8 @@ impl Mirror {
 
     /// The routes of the kernel that packets use.
     pub(super) fn each_route(&self, f: impl FnMut(RouterRoute)) {
-        self.next_hops.table().list_routes().filter_map(|route| mirrored(&self.indices, route)).for_each(f);
+        let indices = lock(&self.follower).indices.clone();
+        self.next_hops.table().list_routes().filter_map(|route| mirrored(&indices, route)).for_each(f);
     }
 }
 
@@ -76,13 +88,13 @@ impl Drop for Mirror {
     }
 }
 
-/// The position of the interface whose control port has this index.
-fn port_of(indices: &Indices, device: u32) -> Option<u16> {
+/// The number of the interface whose control port has this index.
+fn port_of(indices: &[Option<u32>], device: u32) -> Option<u16> {
     indices.iter().position(|index| *index == Some(device)).map(|port| port as u16)
 }
 
 /// A route as the router has it; `None` if no hop is at a control port.
-fn mirrored(indices: &Indices, route: ListedRoute) -> Option<RouterRoute> {
+fn mirrored(indices: &[Option<u32>], route: ListedRoute) -> Option<RouterRoute> {
     let ListedRoute { prefix, len, kind, hops, mtu, .. } = route;
     let action = match kind {
         ListedKind::Unicast => Action::Forward,
@@ -106,12 +118,15 @@ struct Follower {
     shared: Arc<Shared>,
     next_hops: Arc<NextHops>,
     indices: Indices,
+    /// Of the interfaces that `indices` is for.
+    version: Option<u64>,
     last: Option<Arc<Table>>,
     neighbours: HashMap<Key, [u8; 6]>,
 }
 
 impl Follower {
     fn step(&mut self) {
+        self.see_interfaces();
         for question in self.shared.neighbours.take_questions() {
             if let Some(Some(device)) = self.indices.get(usize::from(question.key.port)) {
                 let _ = self.next_hops.resolve(*device, question.key.address);
@@ -128,24 +143,30 @@ impl Follower {
         self.last = Some(table);
     }
 
+    /// Looks for interfaces that came or went: everything is published again for them.
+    fn see_interfaces(&mut self) {
+        let tables = self.shared.lock();
+        if self.version != Some(tables.version) {
+            self.indices = tables.members.iter().map(|member| member.as_ref()?.tap).collect();
+            (self.version, self.last) = (Some(tables.version), None);
+        }
+    }
+
     fn publish(&self, table: &Table) {
         let mut tables = self.shared.lock();
-        let interface = |(port, old): (usize, &Interface)| {
-            let mut new = old.clone();
-            let device = self.indices.get(port).copied().flatten().and_then(|index| table.list_device(index));
-            match device {
+        for member in tables.members.iter_mut().flatten() {
+            let interface = &mut member.interface;
+            match member.tap.and_then(|index| table.list_device(index)) {
                 Some(device) => {
-                    (new.mac, new.addresses) = (device.mac, device.addresses);
-                    new.mtu = device.mtu;
+                    (interface.mac, interface.addresses) = (device.mac, device.addresses);
+                    interface.mtu = device.mtu;
                 }
-                None => new.addresses.clear(),
+                None => interface.addresses.clear(),
             }
-            new
-        };
-        let interfaces = tables.interfaces.iter().enumerate().map(interface).collect();
+        }
         let routes: Vec<RouterRoute> = table.list_routes().filter_map(|route| mirrored(&self.indices, route)).collect();
         // Interfaces and hops are those of this function: no route can be refused.
-        let _ = tables.publish(interfaces, &routes);
+        let _ = tables.publish(&routes);
     }
 
     fn set_neighbours(&mut self, table: &Table) {

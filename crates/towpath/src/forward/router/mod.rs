@@ -15,20 +15,19 @@
 //! | file | content |
 //! |---|---|
 //! | `mod` | [`Router`]: its settings and its start |
-//! | `control` | [`RouterControl`]: routes and neighbours while it runs |
+//! | `control` | [`RouterControl`]: ports, routes and neighbours while it runs |
 //! | `mirror` | the thread that follows a kernel |
 
 mod control;
 mod mirror;
 
-pub use control::{RouteSource, RouterControl};
+pub use control::{RouteSource, RouterControl, RouterPortReading};
 pub use towpath_engine::router::Route as RouterRoute;
 pub use towpath_engine::router::neighbour::Neighbour;
 
 use super::bridge::{check_pass_or_drop, refuse};
 use super::check::common_layer;
-use super::failure::PortEnd;
-use super::hub::HubSettings;
+use super::hub::{HubPorts, HubSettings, Parts};
 use super::observer::Observed;
 use super::plan::Placement;
 use super::ready::Work;
@@ -36,19 +35,18 @@ use super::running::PortEnds;
 use super::{Forward, Gso, PortControls, Ready, Running, StartError, Verdicts};
 use crate::any::{AnyPort, AnyRx, AnyTx};
 use crate::tee::Teeable;
-use control::Shared;
+use control::{Member, Shared, fib_of, start_control, start_interface, with_connected};
 use mirror::Mirror;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_engine::gro_stage::GroStageConfig;
-use towpath_engine::hub::{Hub, HubPort};
+use towpath_engine::hub::Hub;
 use towpath_engine::idle::Idle;
 use towpath_engine::report::Meter;
 use towpath_engine::route::Limit;
 use towpath_engine::router::neighbour::{Finder, Key, NeighbourConfig, Neighbours, Outcome, State};
-use towpath_engine::router::{self, Fib, Interface, Publisher, RouterConfig, RouterPort};
-use towpath_engine::rules::PortSide;
+use towpath_engine::router::{self, Interface, Publisher, RouterConfig, RouterPort};
 use towpath_packet::port::{Layer, Needs, Port};
 use towpath_packet::{Direction, Offloads, PoolConfig};
 
@@ -84,7 +82,7 @@ pub struct Router {
     pub idle: Idle,
     /// How long an egress may refuse packets before they are dropped.
     pub egress_wait: Duration,
-    /// How long held packets get to leave after a stop.
+    /// How long held packets get to leave after a stop, or when their port is detached.
     pub drain: Duration,
     /// Verdicts on packets that interfaces receive: pass or drop.
     pub at_rx: Verdicts,
@@ -94,6 +92,9 @@ pub struct Router {
     pub gso: Gso,
     /// Stop after this many packets, of all ports together.
     pub count: Option<u64>,
+    /// Go on when no port delivers anything any more: others are [attached](RouterControl::attach)
+    /// later.
+    pub endless: bool,
     /// The buffer pool.
     pub pool: PoolConfig,
     /// Routes besides those that follow from addresses; hops name interfaces by their positions.
@@ -125,6 +126,7 @@ impl Default for Router {
             gro,
             gso,
             count,
+            endless: false,
             pool,
             routes,
             neighbours,
@@ -175,6 +177,41 @@ impl RouterPorts {
         RouterPorts { interface, port, control: None }
     }
 
+    /// The name of the interface.
+    fn name(&self) -> &str {
+        if self.interface.name.is_empty() { &self.port.info().name } else { &self.interface.name }
+    }
+
+    /// The interface of this number as it is before a mirror knows better; `control`: the number of
+    /// its control port.
+    fn member(&self, number: usize, control: Option<usize>) -> Result<Member, StartError> {
+        let (given, info) = (&self.interface, self.port.info());
+        let own = info.interface.as_ref().and_then(|interface| interface.source_mac());
+        let chosen = [2, 0x74, 0x70, 0, (number >> 8) as u8, number as u8];
+        let mac = given.mac.or(own).unwrap_or(chosen);
+        if mac[0] & 1 != 0 {
+            return refuse("mac", format!("{mac:02x?}"), "must not be that of a group");
+        }
+        let mtu = given.mtu.unwrap_or(info.mtu).min(info.mtu);
+        if mtu < 68 {
+            return refuse("mtu", mtu.to_string(), "must be at least 68");
+        }
+        let mut addresses = given.addresses.clone();
+        for (address, len) in &addresses {
+            if *len > if address.is_ipv4() { 32 } else { 128 } || address.is_unspecified() || address.is_multicast() {
+                return refuse("address", format!("{address}/{len}"), "must be of a host, with a length");
+            }
+        }
+        let is_local = |(address, _): &(IpAddr, u8)| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        if !addresses.iter().any(is_local) && addresses.iter().any(|(address, _)| address.is_ipv6()) {
+            addresses.push((link_local(mac).into(), 128));
+        }
+        let control = control.map(|number| number as u16);
+        let interface = Interface { name: self.name().to_owned(), mac, mtu, addresses, control };
+        let tap = self.control.as_ref().and_then(|tap| Some(tap.info().interface.as_ref()?.index));
+        Ok(Member { interface, tap })
+    }
+
     /// With a control port.
     #[must_use]
     pub fn with_control(mut self, control: AnyPort) -> RouterPorts {
@@ -219,22 +256,18 @@ impl Router {
         let all = || ports.iter().flat_map(|port| [Some(&port.port), port.control.as_ref()]).flatten();
         let needs = all().fold(Needs::default(), |needs, port| needs.and(port.needs()));
         let infos: Vec<_> = all().map(|port| port.info().clone()).collect();
-        for info in &infos {
-            if common_layer(info, info)? == Layer::Ip {
-                return refuse("port", info.name.clone(), "carries IP packets without Ethernet: use a tap");
+        let count = ports.len();
+        let mut interfaces = Vec::<Option<Member>>::new();
+        for (number, port) in ports.iter().enumerate() {
+            self.check_ports(port)?;
+            if interfaces.iter().flatten().any(|known| known.interface.name == port.name()) {
+                return refuse("port", port.name(), "is the name of another port of the router: give it its own");
             }
-            plan.check(info, info)?;
+            interfaces.push(Some(port.member(number, port.control.is_some().then_some(count + number))?));
         }
-        let interfaces = self.interfaces(&ports)?;
-        let shown = if controls > 0 { Vec::new() } else { self.all_routes(&interfaces) };
-        let fib = Fib::new(interfaces.iter().cloned().map(Some).collect(), &shown);
-        let fib = match fib {
-            Ok(fib) => Publisher::new(fib),
-            Err(error) => return refuse("route", "", error.to_string()),
-        };
+        let shown = if controls > 0 { Vec::new() } else { with_connected(&interfaces, &self.routes) };
+        let fib = Publisher::new(fib_of(&interfaces, &shown)?);
         let pool = plan.pool_for(&infos.iter().collect::<Vec<_>>())?;
-        let meter = Meter::new(Vec::new(), pool.clone());
-        let (settings, ends) = (PortControls::default(), PortEnds::default());
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (mut hubs, mut own) = (Vec::new(), Vec::new());
         for _ in 0..self.workers.max(1) {
@@ -242,57 +275,77 @@ impl Router {
             let switch = router::Router::new(fib.reader(), neighbours.clone(), cache, self.config);
             own.push(switch.counters().clone());
             let hub = Hub::new(switch).map_err(thread)?;
+            let hub = if self.endless { hub.endless() } else { hub };
             hubs.push(limit.iter().fold(hub, |hub, limit| hub.with_limit(limit.clone())));
         }
-        let indices = ports.iter().map(|port| Some(port.control.as_ref()?.info().interface.as_ref()?.index)).collect();
+        // What belongs to no port is counted with the first one.
+        let meter = Meter::new(Vec::new(), pool.clone()).with_shared(own);
+        let (port_controls, ends) = (PortControls::default(), PortEnds::default());
+        let settings = HubSettings {
+            what: "router",
+            most: 2 * MAX_PORTS,
+            pool,
+            workers: self.workers,
+            egress_wait: self.egress_wait,
+            drain: self.drain,
+            gso: self.gso,
+            gro: self.gro,
+            meter: meter.clone(),
+            controls: port_controls.clone(),
+            ends: ends.clone(),
+        };
+        let hub_ports = HubPorts::new(settings, &hubs);
         let accept = infos.iter().fold(Offloads::NONE, |all, info| all.with(info.tx_offloads)).and(self.gso.allows());
-        let many = ports.len();
-        let (mut slots, mut watched) = (Vec::new(), Vec::new());
-        let (workers, egress_wait, gso) = (self.workers, self.egress_wait, self.gso);
-        let hub = HubSettings { pool: &pool, workers, egress_wait, gso, gro: &self.gro };
-        for (number, RouterPorts { port, control, .. }) in ports.into_iter().enumerate() {
-            let of = number as u16;
-            let interface = (number, port, interfaces.get(number).map_or_else(String::new, |i| i.name.clone()));
-            let control = control.map(|port| (many + number, port, format!("{} (control)", interface.2)));
-            for (number, port, name) in [Some(interface), control].into_iter().flatten() {
-                let state = if number < many { RouterPort::Interface } else { RouterPort::Control { of } };
-                let mut info = port.info().clone();
-                info.name = name;
-                ends.set(number, PortEnd::new(&info, matches!(port, AnyPort::Fault(_))));
-                settings.attach(&info.name, port.control());
-                let mut started = hub.start(port, &info, accept, (watched.len(), &mut slots), || state)?;
-                for (part, hub) in started.parts.into_iter().zip(&mut hubs) {
-                    let rules = self.at_rx.classifier(PortSide::A, Layer::Ethernet).filter(|_| number < many);
-                    hub.add(number, rules.into_iter().fold(part, HubPort::with_classifier));
-                }
-                // What belongs to no port is counted with the first one.
-                started.row.routes.append(&mut own);
-                watched.push(info.name);
-                meter.attach(started.row, started.gro, started.memory);
+        let tees = {
+            let mut members = hub_ports.lock();
+            let add = |hubs: &mut Vec<AnyRouterHub>, number, parts: Parts<RouterPort>| {
+                hubs.iter_mut().zip(parts).for_each(|(hub, part)| hub.add(number, part));
+            };
+            let mut control_ports = Vec::new();
+            for ((number, ports), member) in ports.into_iter().enumerate().zip(interfaces.iter().flatten()) {
+                let port = (ports.port, member.interface.name.as_str(), number);
+                add(&mut hubs, number, start_interface(&self, &hub_ports, &mut members, port, accept)?);
+                control_ports.extend(ports.control.map(|port| (port, &member.interface, number)));
             }
-        }
+            for (port, interface, of) in control_ports {
+                let port = (port, interface, count + of);
+                add(&mut hubs, count + of, start_control(&hub_ports, &mut members, port, of, accept)?);
+            }
+            let interfaces = members.attached.iter().map(|port| port.name.clone()).collect();
+            Teeable { slots: std::mem::take(&mut members.tees), layer: Layer::Ethernet, interfaces }
+        };
         let mut out = Outcome::default();
         for (port, address, mac) in &self.neighbours {
-            if usize::from(*port) >= many {
+            if usize::from(*port) >= count {
                 return refuse("neighbour", address.to_string(), format!("there is no interface {port}"));
             }
             let key = Key { port: *port, address: *address };
             neighbours.set(key, *mac, State::Permanent, Instant::now(), &mut out);
         }
         let shared = Arc::new(Shared::new(fib, neighbours, self.routes.clone(), interfaces));
-        let mirror = if controls > 0 { Some(Mirror::start(&shared, self.netns.as_deref(), indices)?) } else { None };
-        let control = RouterControl::new(shared, mirror);
+        let mirror = if controls > 0 { Some(Mirror::start(&shared, self.netns.as_deref())?) } else { None };
         let mut threads = Vec::<(Placement, Work)>::new();
         for (number, hub) in hubs.into_iter().enumerate() {
             let core = self.cores.get(number);
             let placement = core.map_or(Placement::Worker(number), |&core| Placement::Core(core));
             threads.push((placement, Work::Router(Box::new(hub))));
         }
-        let tees = Teeable { slots, layer: Layer::Ethernet, interfaces: watched };
-        let (notes, router) = (Vec::new(), Some(control));
-        let observed = Observed { notes, controls: settings, infos, bridge: None, router, tees };
         let hits = self.at_rx.hits().into_iter().collect();
+        let router = Some(RouterControl::new(self, shared, mirror, hub_ports));
+        let observed = Observed { notes: Vec::new(), controls: port_controls, infos, bridge: None, router, tees };
         Ok(Ready::new(plan, threads, meter, observed, None, ends, needs).with_hits(hits))
+    }
+
+    /// Checks ports against the router.
+    fn check_ports(&self, ports: &RouterPorts) -> Result<(), StartError> {
+        let plan = self.forward();
+        for info in [Some(&ports.port), ports.control.as_ref()].into_iter().flatten().map(Port::info) {
+            if common_layer(info, info)? == Layer::Ip {
+                return refuse("port", info.name.clone(), "carries IP packets without Ethernet: use a tap");
+            }
+            plan.check(info, info)?;
+        }
+        Ok(())
     }
 
     /// Checks the verdicts on received packets, as a start does: they pass or are dropped, and routes
@@ -309,46 +362,7 @@ impl Router {
         let pool = pool.max_caches(MAX_CACHES);
         Forward { workers, cores, idle, egress_wait, drain, gro, gso, pool, ..Forward::default() }
     }
-
-    /// The interfaces as they are before a mirror knows better.
-    fn interfaces(&self, ports: &[RouterPorts]) -> Result<Vec<Interface>, StartError> {
-        let mut made = Vec::<Interface>::new();
-        for (number, RouterPorts { interface, port, control }) in ports.iter().enumerate() {
-            let info = port.info();
-            let name = if interface.name.is_empty() { info.name.clone() } else { interface.name.clone() };
-            let mut one = Interface { name, ..Interface::default() };
-            if made.iter().any(|known| known.name == one.name) {
-                return refuse("port", one.name, "is the name of another port of the router: give it its own");
-            }
-            let own = info.interface.as_ref().and_then(|interface| interface.source_mac());
-            let chosen = [2, 0x74, 0x70, 0, (number >> 8) as u8, number as u8];
-            one.mac = interface.mac.or(own).unwrap_or(chosen);
-            if one.mac[0] & 1 != 0 {
-                return refuse("mac", format!("{:02x?}", one.mac), "must not be that of a group");
-            }
-            one.mtu = interface.mtu.unwrap_or(info.mtu).min(info.mtu);
-            if one.mtu < 68 {
-                return refuse("mtu", one.mtu.to_string(), "must be at least 68");
-            }
-            one.addresses = interface.addresses.clone();
-            for (address, len) in &one.addresses {
-                if *len > if address.is_ipv4() { 32 } else { 128 } || address.is_unspecified() || address.is_multicast()
-                {
-                    return refuse("address", format!("{address}/{len}"), "must be of a host, with a length");
-                }
-            }
-            let is_local =
-                |(address, _): &(IpAddr, u8)| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-            if !one.addresses.iter().any(is_local) && one.addresses.iter().any(|(address, _)| address.is_ipv6()) {
-                one.addresses.push((link_local(one.mac).into(), 128));
-            }
-            one.control = control.as_ref().map(|_| (ports.len() + number) as u16);
-            made.push(one);
-        }
-        Ok(made)
-    }
-
-    fn all_routes(&self, interfaces: &[Interface]) -> Vec<RouterRoute> {
-        control::with_connected(interfaces, &self.routes)
-    }
 }
+
+#[cfg(test)]
+mod tests;
