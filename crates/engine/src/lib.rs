@@ -18,6 +18,7 @@
 //! | [`reflect`] | swaps source and destination of a packet |
 //! | [`idle`] | spin, yield, then sleep on the descriptors of the queues |
 //! | `core_sharing` | a busy worker offers its core to the receivers of what it delivers |
+//! | [`samples`] | sampled times and the largest flows of routes and hubs, and their links |
 //! | [`tee`] | copies of packets for one that watches |
 //! | [`report`] | counters of all parts, and the balance |
 
@@ -38,6 +39,7 @@ pub mod report;
 pub mod route;
 pub mod router;
 pub mod rules;
+pub mod samples;
 pub mod software_offload;
 pub mod tee;
 pub mod worker;

@@ -6,14 +6,15 @@
 //!   pages taken       =  pages returned                         the same for applications' memory
 //! ```
 
-use crate::route::{RouteId, Samples};
+use crate::route::RouteId;
+use crate::samples::Samples;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use towpath_gro::{Flush, Stats};
-use towpath_packet::port::{Edge, RxMemory};
+use towpath_packet::port::{Edge, Info, RxMemory};
 use towpath_packet::{Counters, DropReason, ExtBufGauge, Pool, PoolStats, Snapshot};
 
 /// All counters; they can be read at any time, from any thread. A clone reads the same counters.
@@ -106,11 +107,15 @@ pub struct PortMeter {
     pub tx: Vec<Arc<Counters>>,
     /// Counters of the routes to it.
     pub routes: Vec<Arc<Counters>>,
+    /// Of a port of a hub: its part at each worker, which is no route. Empty otherwise.
+    pub parts: Vec<RouteMeter>,
+    /// What it is.
+    pub info: Option<Info>,
     /// Counters of what is lost around it.
     pub edge: Option<Arc<dyn Edge>>,
 }
 
-/// The counters of one route.
+/// The counters of one route, or of the part of a hub's port that a worker has.
 #[derive(Debug, Clone)]
 pub struct RouteMeter {
     /// Its position among others.
@@ -175,6 +180,14 @@ impl Meter {
     /// The routes, those from ports and those from lanes.
     pub fn routes(&self) -> &[RouteMeter] {
         &self.routes
+    }
+
+    /// From now on, and for ten seconds, the largest flows are counted ([`Samples::flows`]).
+    pub fn watch_flows(&self) {
+        self.with(|members| {
+            let parts = members.ports.iter().flat_map(|row| &row.port.parts);
+            self.routes.iter().chain(parts).for_each(|route| route.samples.watch());
+        });
     }
 
     /// The common pool, then those that belong to ports.
@@ -552,7 +565,8 @@ mod tests {
             ExtBufGauge::attach(&gauge, 5);
             gauge.free(5);
             let (tx, routes, edge) = (Vec::new(), Vec::new(), None);
-            let port = PortMeter { name: "tap:a".into(), rx: vec![rx], tx, routes, edge };
+            let name = "tap:a".into();
+            let port = PortMeter { name, rx: vec![rx], tx, routes, parts: Vec::new(), info: None, edge };
             // Two queues have one gauge.
             let memory = [RxMemory::own_pool(pool()), RxMemory::ext_bufs(gauge.clone()), RxMemory::ext_bufs(gauge)];
             meter.attach(port, vec![gro], memory.into());

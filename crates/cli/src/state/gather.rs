@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 use towpath::Observer;
 use towpath::engine::report::{GroReading, PortMeter, PortReading, RouteMeter, SIZES};
-use towpath::engine::route::{FlowCount, Side};
 use towpath::engine::rules::PortSide;
+use towpath::engine::samples::{FlowCount, Side};
 use towpath::packet::Snapshot;
-use towpath::packet::port::{Info, Layer, PortControl};
+use towpath::packet::port::{Layer, PortControl};
 
 /// When the process began, and its command; the first call is in `main`.
 pub(crate) fn began() -> (Instant, &'static str) {
@@ -43,17 +43,20 @@ fn unit(name: &str, observer: &Observer) -> Unit {
     let queues = meter.ports();
     let port = |(number, reading): (usize, &PortReading)| {
         let control = observer.port_controls().port(&reading.name);
-        // Ports of a bridge come and go.
-        let info = observer.infos().iter().find(|info| info.name == reading.name);
         let control = control.as_deref().unwrap_or(&Nothing);
-        port(reading, info, queues.get(number), link(observer, number), control)
+        port(reading, queues.get(number), link(observer, &queues, number), control)
     };
+    let mut routes: Vec<_> = meter.routes().iter().map(|meter| between(meter, observer)).collect();
+    for queues in &queues {
+        let part = |meter: &RouteMeter| route(meter, format!("{}.{}", queues.name, meter.worker), queues.name.clone());
+        routes.extend(queues.parts.iter().map(part));
+    }
     Unit {
         name: name.into(),
         seconds: reading.elapsed.as_secs_f64(),
         notes: observer.notes().to_vec(),
         ports: reading.ports.iter().enumerate().map(port).collect(),
-        routes: meter.routes().iter().map(|meter| route(meter, observer)).collect(),
+        routes,
         rules: observer.rule_hits().into_iter().map(|(rule, packets)| Rule { rule, packets }).collect(),
         lanes: lanes(observer),
         pools: meter
@@ -72,12 +75,11 @@ struct Nothing;
 
 impl PortControl for Nothing {}
 
-/// The worst of what the routes saw of a port. A bridge has no routes.
-fn link(observer: &Observer, port: usize) -> &'static str {
+/// The worst of what the workers saw of a port.
+fn link(observer: &Observer, queues: &[PortMeter], port: usize) -> &'static str {
+    let parts = queues.get(port).map_or(&[][..], |queues| &queues.parts);
+    let of_parts = parts.iter().flat_map(|part| <[Side; 2]>::from(part.samples.sides()));
     let (routes, ports) = (observer.meter().routes(), observer.infos().len());
-    if routes.is_empty() {
-        return "unknown";
-    }
     let has_lanes = routes.iter().any(|route| route.lane.is_some());
     let seen = routes.iter().flat_map(|route| {
         let (rx, tx) = route.samples.sides();
@@ -93,7 +95,7 @@ fn link(observer: &Observer, port: usize) -> &'static str {
         Side::Down => 2,
         Side::Gone => 3,
     };
-    match seen.max_by_key(severity).unwrap_or_default() {
+    match seen.chain(of_parts).max_by_key(severity).unwrap_or_default() {
         Side::Up => "up",
         Side::Done => "done",
         Side::Down => "down",
@@ -101,13 +103,8 @@ fn link(observer: &Observer, port: usize) -> &'static str {
     }
 }
 
-fn port(
-    reading: &PortReading,
-    info: Option<&Info>,
-    queues: Option<&PortMeter>,
-    link: &str,
-    control: &dyn PortControl,
-) -> Port {
+fn port(reading: &PortReading, queues: Option<&PortMeter>, link: &str, control: &dyn PortControl) -> Port {
+    let info = queues.and_then(|queues| queues.info.as_ref());
     let interface = info.and_then(|info| info.interface.as_ref());
     let mac = interface.and_then(|interface| interface.mac);
     let (rx_queues, tx_queues) = queues.map_or((0, 0), |meter| (meter.rx.len(), meter.tx.len()));
@@ -196,20 +193,26 @@ fn losses(counters: &Snapshot) -> Losses {
     Losses { drops: drops(counters), split, merged, copied }
 }
 
-fn route(meter: &RouteMeter, observer: &Observer) -> Route {
-    let samples = &meter.samples;
+/// A route between two ports.
+fn between(meter: &RouteMeter, observer: &Observer) -> Route {
     let side = if meter.id.side == PortSide::A { "a" } else { "b" };
     let name = match meter.lane {
         Some(lane) => format!("{side}.lane{lane}"),
         None => format!("{side}.{}", meter.id.pair),
     };
+    let from = observer.infos().get(meter.id.side as usize).map_or_else(String::new, |info| info.name.clone());
+    route(meter, name, from)
+}
+
+fn route(meter: &RouteMeter, name: String, from: String) -> Route {
+    let samples = &meter.samples;
     let times = samples.latency();
     let buckets = times.buckets.iter().enumerate().filter(|(_, packets)| **packets > 0);
     let mut flows: Vec<_> = samples.flows().iter().map(flow).collect();
     flows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.from.cmp(&b.from)));
     Route {
         name,
-        from: observer.infos().get(meter.id.side as usize).map_or_else(String::new, |info| info.name.clone()),
+        from,
         worker: meter.worker,
         core: meter.core,
         lane: meter.lane,
@@ -283,7 +286,7 @@ fn gro(reading: &GroReading) -> Gro {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use towpath::{Forward, Opener, Role};
+    use towpath::{Bridge, BridgePort, Forward, Opener, Role};
 
     #[test]
     fn the_document_of_a_run_agrees_with_its_summary() {
@@ -304,5 +307,41 @@ mod tests {
         assert_eq!(unit.routes[0].flows.len(), 3, "{:?}", unit.routes[0].flows);
         assert!(unit.routes[0].flows[0].from.contains(':'), "{:?}", unit.routes[0].flows);
         assert_eq!((unit.in_flight, unit.pools[0].free, unit.lanes.len()), (0, unit.pools[0].capacity, 0));
+    }
+
+    #[test]
+    fn ports_of_a_bridge_have_links_times_and_flows_also_those_that_left() {
+        let open = |uri: &str| Opener::new().open(&uri.parse().unwrap(), Role::Both).unwrap();
+        let port = |name: &str, uri: &str| (BridgePort::named(name), open(uri));
+        let feed = port("feed", "gen:count=6400,size=100,flows=3");
+        let mut bridge = Bridge::default();
+        bridge.endless = true;
+        let ready = bridge.prepare(vec![feed, port("out", "null:")]).unwrap();
+        let observer = ready.observer().clone();
+        observer.watch_flows();
+        let running = ready.launch().unwrap();
+        let (config, later) = port("later", "null:");
+        running.bridge().unwrap().attach(config, later).unwrap();
+        let until = |holds: &dyn Fn(&Unit) -> bool| {
+            let end = Instant::now() + std::time::Duration::from_secs(60);
+            loop {
+                let mut state = gather(&[("it".into(), observer.clone())]);
+                let unit = state.units.remove(0);
+                if holds(&unit) {
+                    return unit;
+                }
+                assert!(Instant::now() < end, "{unit:?}");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        };
+        let links = |unit: &Unit| unit.ports.iter().map(|port| port.link.clone()).collect::<Vec<_>>();
+        let unit = until(&|unit| links(unit) == ["done", "up", "up"]);
+        assert_eq!((unit.ports[2].layer.as_str(), unit.ports[2].mtu > 0), ("any", true));
+        assert_eq!((unit.routes[0].name.as_str(), unit.routes[0].from.as_str()), ("feed.0", "feed"));
+        assert_eq!((unit.routes[0].packets, unit.routes[0].flows.len()), (6400, 3));
+        assert!(unit.routes[0].latency.packets > 0);
+        running.bridge().unwrap().detach("later").unwrap();
+        until(&|unit| links(unit) == ["done", "up", "gone"]);
+        running.stop();
     }
 }

@@ -82,8 +82,8 @@ pub(crate) struct Port {
     pub(crate) mac: Option<String>,
     pub(crate) interface: Option<String>,
     pub(crate) netns: Option<String>,
-    /// `up`, `down`, `done` or `gone`, as the workers saw it last; `unknown` of bridges and
-    /// routers.
+    /// `up`, `down`, `done` or `gone`, as the workers saw it last. A port that was detached from a
+    /// bridge or a router is gone.
     pub(crate) link: String,
     pub(crate) rx: Direction,
     pub(crate) tx: Direction,
@@ -164,10 +164,11 @@ pub(crate) struct Rate {
     pub(crate) given_up: u64,
 }
 
-/// One direction between two queues.
+/// One direction between two queues; of a bridge or a router, what one worker receives from a port.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Route {
-    /// `a.0`, from queue 0 of the first port; `b.lane1`, from lane 1 to the first port.
+    /// `a.0`, from queue 0 of the first port; `b.lane1`, from lane 1 to the first port; `tap:x.0`, from
+    /// queue 0 of a port of a bridge or a router.
     pub(crate) name: String,
     /// The port that the packets are from.
     pub(crate) from: String,

@@ -186,6 +186,7 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
             }
             port.drop_held(DropReason::Stopped);
             let failure = port.close().err().map(std::borrow::Cow::into_owned);
+            port.leave();
             ports.remove(leaving.number);
             switch.port_gone(leaving.number);
             inbox.forget_lost(leaving.number);
@@ -254,13 +255,20 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Hub<R, T, S> {
             }
             return 0;
         }
+        let is_sampled = port.is_sampled();
         if self.limit.is_some() {
             self.apply_limit(number);
         }
         let now = *now.get_or_insert_with(Instant::now);
         self.ports.begin(received < Batch::<64>::CAPACITY);
         self.switch.forward(number, &mut self.incoming, &mut self.ports, now);
+        if is_sampled {
+            self.ports.begin_sample(number);
+        }
         self.ports.send_staged();
+        if is_sampled {
+            self.ports.end_samples();
+        }
         received
     }
 }
@@ -271,6 +279,7 @@ impl<R: RxQueue, T: TxQueue, S: Switch> Task for Hub<R, T, S> {
             self.obey(Instant::now());
         }
         let mut moved = self.ports.retry(stopping);
+        self.ports.end_samples();
         if !self.leaving.is_empty() {
             self.let_leave();
         }

@@ -14,6 +14,7 @@ use crate::report::GroCounters;
 use crate::route::RouteConfig;
 use crate::route::verdicts::classify_burst;
 use crate::rules::{Classifier, Verdict};
+use crate::samples::{Sampler, Samples};
 use crate::tee::TeeSlot;
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -40,6 +41,9 @@ pub struct HubPort<R, T, P> {
     classifier: Option<Box<dyn Classifier>>,
     config: RouteConfig,
     tee: Option<Arc<TeeSlot>>,
+    sampler: Sampler,
+    /// Egresses that hold packets of the sample.
+    pub(super) sampled_for: Vec<u16>,
     /// Listed among the ports with staged packets.
     pub(super) is_listed: bool,
     receives: bool,
@@ -65,6 +69,8 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
             classifier: None,
             config,
             tee: None,
+            sampler: Sampler::new(LinkKind::from(config.layer)),
+            sampled_for: Vec::new(),
             is_listed: false,
             receives,
             is_gone: false,
@@ -113,6 +119,11 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
         self.egress.counters()
     }
 
+    /// Received packets, samples of them, and whether the queues work.
+    pub fn samples(&self) -> &Arc<Samples> {
+        self.sampler.samples()
+    }
+
     /// Counters of the GRO stage, if there is one.
     pub fn gro(&self) -> Option<&Arc<GroCounters>> {
         self.gro_stage.as_ref().map(GroStage::gro_counters)
@@ -141,6 +152,9 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
     pub(super) fn receive(&mut self, burst: &mut Batch) -> usize {
         self.rx.refill();
         let received = self.rx.rx(burst);
+        if received > 0 {
+            self.sampler.received(burst);
+        }
         if received > 0
             && let Some(tee) = self.tee.as_deref().filter(|tee| tee.has_rx())
         {
@@ -176,18 +190,29 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
         None
     }
 
-    /// Whether the link went down since the last call.
+    /// Whether the last burst is a sample whose egresses are not known yet.
+    #[inline]
+    pub(super) fn is_sampled(&self) -> bool {
+        self.sampler.is_open() && self.sampled_for.is_empty()
+    }
+
+    /// The sample's packets have left.
+    pub(super) fn close_sample(&mut self) {
+        self.sampler.close();
+    }
+
+    /// Looks at the link; returns whether it went down since the last call.
     pub(super) fn went_down(&mut self) -> bool {
-        let is_down = matches!(self.state(), State::Down(_));
+        let (rx, tx) = (self.rx.state(), self.egress.tx().state());
+        self.sampler.sides(&rx, &tx);
+        let is_down = matches!(worse(rx, tx), State::Down(_));
         let was_down = std::mem::replace(&mut self.is_down, is_down);
         is_down && !was_down
     }
 
     /// The state of the port: the worse one of its queues.
     pub(super) fn state(&self) -> State {
-        match (self.rx.state(), self.egress.tx().state()) {
-            (State::Up | State::Done, state) | (state, _) => state,
-        }
+        worse(self.rx.state(), self.egress.tx().state())
     }
 
     /// Stages a packet. What does not fit is dropped as `egress-full`.
@@ -238,7 +263,7 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
     }
 
     /// Packets in the port: those that can be sent, and those that wait for more of their flow.
-    fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         self.waiting() + self.gro_stage.as_ref().map_or(0, GroStage::held)
     }
 
@@ -369,11 +394,17 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
         self.flush_gro();
         self.drop_held(DropReason::PortGone);
         (self.receives, self.is_gone, self.max_backlog) = (false, true, 0);
+        self.sampler.gone();
     }
 
     /// The port receives nothing more.
     pub(super) fn retire(&mut self) {
         self.receives = false;
+    }
+
+    /// Has the port shown as gone: it is detached.
+    pub(super) fn leave(&mut self) {
+        self.sampler.gone();
     }
 
     pub(super) fn close(&mut self) -> Result<(), Cow<'static, str>> {
@@ -390,6 +421,13 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
             _ => Wake::Poll,
         };
         [(rx, false), (tx, true)]
+    }
+}
+
+/// The worse state of a port's queues; the end of a file only ends its receiving.
+fn worse(rx: State, tx: State) -> State {
+    match (rx, tx) {
+        (State::Up | State::Done, state) | (state, _) => state,
     }
 }
 

@@ -14,11 +14,20 @@ pub struct Ports<R, T, P> {
     /// The ingress has no more packets at this moment.
     emptied: bool,
     version: u64,
+    /// Some port has a sample whose packets have not left.
+    has_samples: bool,
 }
 
 impl<R, T, P> Default for Ports<R, T, P> {
     fn default() -> Ports<R, T, P> {
-        Ports { slots: Vec::new(), members: Vec::new(), listed: Vec::new(), emptied: true, version: 1 }
+        Ports {
+            slots: Vec::new(),
+            members: Vec::new(),
+            listed: Vec::new(),
+            emptied: true,
+            version: 1,
+            has_samples: false,
+        }
     }
 }
 
@@ -67,7 +76,9 @@ impl<R, T, P> Ports<R, T, P> {
         }
         self.slots[number] = Some(Box::new(port));
         self.members = self.iter().map(|(number, _)| number as u16).collect();
-        self.listed.reserve(self.slots.len());
+        let ports = self.slots.len();
+        self.listed.reserve(ports);
+        self.slots.iter_mut().flatten().for_each(|port| port.sampled_for.reserve(ports));
         self.version += 1;
     }
 
@@ -177,6 +188,39 @@ impl<R: RxQueue, T: TxQueue, P> Ports<R, T, P> {
                 port.is_listed = false;
                 port.coalesce(self.emptied);
                 port.send();
+            }
+        }
+    }
+
+    /// The packets that are staged now are those of a sample from `ingress`.
+    #[cold]
+    pub(super) fn begin_sample(&mut self, ingress: usize) {
+        if let Some(Some(port)) = self.slots.get_mut(ingress) {
+            port.sampled_for.extend_from_slice(&self.listed);
+            self.has_samples = true;
+        }
+    }
+
+    /// Ends the samples whose packets have left.
+    #[inline]
+    pub(super) fn end_samples(&mut self) {
+        if self.has_samples {
+            self.look_at_samples();
+        }
+    }
+
+    #[cold]
+    fn look_at_samples(&mut self) {
+        self.has_samples = false;
+        for number in 0..self.slots.len() {
+            let Some(port) = self.slot_mut(number) else { continue };
+            let mut egresses = std::mem::take(&mut port.sampled_for);
+            egresses.retain(|egress| self.slot_mut(usize::from(*egress)).is_some_and(|port| port.held() > 0));
+            self.has_samples |= !egresses.is_empty();
+            let Some(port) = self.slot_mut(number) else { continue };
+            port.sampled_for = egresses;
+            if port.is_sampled() {
+                port.close_sample();
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::bridge::BridgePort;
 use crate::bridge::tests::{Rig, frame, mac};
 use crate::route::RouteConfig;
+use crate::samples::Side;
 use crate::worker::{StopSignal, Task, Worker, WorkerConfig};
 use std::time::Duration;
 use towpath_packet::port::State;
@@ -144,4 +145,40 @@ fn a_port_that_is_detached_sends_what_it_holds_or_drops_it_as_stopped_when_its_t
         let expected = if room == 0 { 10 } else { 0 };
         assert_eq!(counters.snapshot().dropped(DropReason::Stopped), expected);
     }
+}
+
+#[test]
+fn a_sample_ends_when_the_egresses_of_its_burst_are_empty_whatever_others_hold() {
+    for (stuck, timed) in [(2, 128), (1, 0)] {
+        let mut rig = rig(3, patient());
+        rig.hub.port_mut(stuck).unwrap().tx_mut().room = 0;
+        rig.receives(0, &frame(mac(2), mac(50), 0), None);
+        rig.hub.turn(false);
+        for n in 0..128 {
+            rig.receives(0, &frame(mac(1), mac(50), n), None);
+            rig.hub.turn(false);
+        }
+        let samples = rig.hub.port_mut(0).unwrap().samples().clone();
+        let packets = || samples.latency().buckets.iter().sum::<u64>();
+        assert_eq!((samples.packets(), samples.bursts(), packets()), (129, 129, timed));
+        rig.hub.port_mut(stuck).unwrap().tx_mut().room = usize::MAX;
+        rig.hub.turn(false);
+        assert!(packets() >= 64, "what waited has left");
+    }
+}
+
+#[test]
+fn the_links_of_ports_are_seen_and_one_that_left_is_gone() {
+    let mut rig = rig(4, patient());
+    let samples: Vec<_> = (0..4).map(|port| rig.hub.port_mut(port).unwrap().samples().clone()).collect();
+    rig.hub.port_mut(1).unwrap().rx_mut().state = State::Down("no carrier".into());
+    rig.hub.port_mut(2).unwrap().rx_mut().state = State::Gone("deleted".into());
+    let left = rig.hub.control().detach(3, Duration::ZERO);
+    rig.hub.turn(false);
+    left.try_recv().unwrap();
+    let seen: Vec<_> = samples.iter().map(|samples| samples.sides().0).collect();
+    assert_eq!(seen, [Side::Up, Side::Down, Side::Gone, Side::Gone]);
+    rig.hub.port_mut(1).unwrap().rx_mut().state = State::Up;
+    rig.hub.turn(false);
+    assert_eq!(samples[1].sides(), (Side::Up, Side::Up));
 }

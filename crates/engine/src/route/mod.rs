@@ -13,8 +13,6 @@
 //! | `mod` | [`Route`]: how it is built, its turn, sending, and the end |
 //! | `verdicts` | classification and reflection of received packets |
 //! | `order_barrier` | tells the ingress when the packets before a barrier have left |
-//! | `sample` | [`Samples`]: how long packets stay, and which flows are largest |
-//! | `flows` | [`FlowCount`]: the list of the largest flows |
 //! | `config` | [`RouteConfig`], [`RouteId`], [`Limit`] |
 //!
 //! Order is absolute: nothing is received while a packet waits for the egress. An egress that
@@ -24,23 +22,19 @@
 //! Balance: received + split = sent + merged + drops + held, at every moment between two turns.
 
 mod config;
-mod flows;
 mod order_barrier;
-mod sample;
 pub(crate) mod verdicts;
 
 pub use config::{Limit, RouteConfig, RouteId};
-pub use flows::{FlowCount, MAX_FLOWS};
-pub use sample::{LATENCY_BUCKETS, Latency, Samples, Side};
 
 use crate::egress::{Egress, Step};
 use crate::gro_stage::{GroStage, GroStageConfig, Pushed};
 use crate::report::GroCounters;
 use crate::rules::{Classifier, PortSide};
+use crate::samples::{Sampler, Samples};
 use crate::tee::TeeSlot;
 use crate::worker::{Ending, Task};
 use order_barrier::OrderBarrier;
-use sample::Sampler;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use towpath_packet::port::{RxQueue, State, TxQueue, Wake};

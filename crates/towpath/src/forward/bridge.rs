@@ -193,12 +193,13 @@ impl Bridge {
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let mut hits: Vec<_> = self.at_rx.hits().into_iter().collect();
         hits.extend(ports.iter().filter_map(|(port, _)| port.at_rx.hits()));
-        let (cores, workers) = (self.cores.clone(), self.workers);
+        let cores = self.cores.clone();
         let settings = HubSettings {
             what: "bridge",
             most: MAX_PORTS,
             pool,
-            workers,
+            workers: self.workers,
+            cores: cores.clone(),
             egress_wait: self.egress_wait,
             drain: self.drain,
             gso: self.gso,
@@ -227,9 +228,7 @@ impl Bridge {
         }
         let mut threads = Vec::<(Placement, Work)>::new();
         for (number, hub) in hubs.into_iter().enumerate() {
-            let placement = cores
-                .get(number % usize::from(workers))
-                .map_or(Placement::Worker(number), |&core| Placement::Core(core));
+            let placement = cores.get(number).map_or(Placement::Worker(number), |&core| Placement::Core(core));
             threads.push((placement, Work::Hub(Box::new(hub))));
         }
         let mut notes: Vec<_> = infos

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use towpath_engine::gro_stage::GroStageConfig;
 use towpath_engine::hub::{Hub, HubControl, HubPort, Switch};
-use towpath_engine::report::Meter;
-use towpath_engine::route::RouteConfig;
+use towpath_engine::report::{Meter, RouteMeter};
+use towpath_engine::route::{RouteConfig, RouteId};
+use towpath_engine::rules::PortSide;
 use towpath_engine::tee::TeeSlot;
 use towpath_packet::port::{Info, Layer, Port, Queues, RxQueue, Start, State};
 use towpath_packet::{Direction, Offloads, Pool};
@@ -27,6 +28,8 @@ pub(super) struct HubSettings {
     pub(super) most: usize,
     pub(super) pool: Pool,
     pub(super) workers: u16,
+    /// The cores of the workers that are pinned to one.
+    pub(super) cores: Vec<usize>,
     pub(super) egress_wait: Duration,
     pub(super) drain: Duration,
     pub(super) gso: Gso,
@@ -119,7 +122,7 @@ impl<P> HubPorts<P> {
         accept: Offloads,
         state: impl Fn() -> P,
     ) -> Result<Parts<P>, StartError> {
-        let HubSettings { pool, workers, egress_wait, gso, gro, meter, controls, ends, .. } = &self.settings;
+        let HubSettings { pool, workers, cores, egress_wait, gso, gro, meter, controls, ends, .. } = &self.settings;
         let (edge, control) = (port.edge(), port.control());
         let end = PortEnd::new(info, matches!(port, AnyPort::Fault(_)));
         let queues = port.start(Start { pool: pool.clone(), queues: *workers, accept })?;
@@ -130,7 +133,7 @@ impl<P> HubPorts<P> {
         (config.tx_layout, config.offloads) = (info.tx_layout, gso.allows());
         let watched = u8::try_from(number).ok().filter(|_| number < WATCHED_PORTS);
         let (Queues { rx, tx }, mut parts) = (queues, Vec::new());
-        for (rx, tx) in rx.into_iter().zip(tx) {
+        for (worker, (rx, tx)) in rx.into_iter().zip(tx).enumerate() {
             let mut part = HubPort::new(rx, tx, pool.cache(Direction::Tx)?, config, state()).with_gro(gro);
             if watched.is_some() {
                 let slot = TeeSlot::new(watched, watched, LinkKind::Ethernet);
@@ -138,6 +141,14 @@ impl<P> HubPorts<P> {
                 part = part.with_tees(slot);
             }
             row.routes.push(part.counters().clone());
+            row.parts.push(RouteMeter {
+                id: RouteId { side: PortSide::A, pair: worker },
+                worker,
+                core: cores.get(worker).copied(),
+                lane: None,
+                counters: part.counters().clone(),
+                samples: part.samples().clone(),
+            });
             parts.push(part);
         }
         let gro = parts.iter().filter_map(|part| part.gro().cloned()).collect();

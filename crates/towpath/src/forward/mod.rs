@@ -291,6 +291,8 @@ fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>, edge: Op
         rx: queues.rx.iter().map(|q| q.counters().clone()).collect(),
         tx: queues.tx.iter().map(|q| q.counters().clone()).collect(),
         routes: Vec::new(),
+        parts: Vec::new(),
+        info: Some(info.clone()),
         edge,
     }
 }

@@ -100,10 +100,10 @@ impl Observer {
         self.table.as_deref()
     }
 
-    /// From now on, and for ten seconds, the routes count their largest flows
-    /// ([`Samples::flows`](towpath_engine::route::Samples::flows)).
+    /// From now on, and for ten seconds, routes and ports of hubs count their largest flows
+    /// ([`Samples::flows`](towpath_engine::samples::Samples::flows)).
     pub fn watch_flows(&self) {
-        self.meter.routes().iter().for_each(|route| route.samples.watch());
+        self.meter.watch_flows();
     }
 
     /// What the ports are, as they were opened: A and B, the port of an echo, or those that a

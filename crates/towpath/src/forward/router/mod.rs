@@ -286,6 +286,7 @@ impl Router {
             most: 2 * MAX_PORTS,
             pool,
             workers: self.workers,
+            cores: self.cores.clone(),
             egress_wait: self.egress_wait,
             drain: self.drain,
             gso: self.gso,

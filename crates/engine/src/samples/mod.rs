@@ -1,4 +1,5 @@
-//! What a route tells of its packets by samples: how long they stay, and which flows are largest.
+//! What a route, or a port of a hub, tells of its packets by samples: how long they stay, and which
+//! flows are largest. And whether its queues work.
 //!
 //! ```text
 //!   burst received ── received(): counts; one burst in 64 is a sample ─► time
@@ -7,14 +8,24 @@
 //!   reader ── watch() ─► for some seconds more bursts are samples, and their flows are counted
 //! ```
 //!
+//! | file | content |
+//! |---|---|
+//! | `mod` | [`Samples`], and the side that writes them |
+//! | `flows` | [`FlowCount`]: the list of the largest flows |
+//!
 //! The thread of the route is the only writer of [`Samples`]; a reader takes no lock and holds up
 //! nothing. What is not sampled costs two counters and a branch per burst.
 //!
 //! A sample stands for as many bursts as it was chosen from, so the numbers are estimates of all
-//! packets. The time of a burst ends when the route holds no packet any more: it contains GRO,
-//! software offload, waiting for the egress, and the call that sends.
+//! packets. The time of a burst ends when the route, or each egress of a hub that got some of it,
+//! holds no packet any more: it contains GRO, software offload, waiting for the egress, and the call
+//! that sends.
 
-use super::flows::{FlowCount, FlowTable, TopFlows};
+mod flows;
+
+pub use flows::{FlowCount, MAX_FLOWS};
+
+use flows::{FlowTable, TopFlows};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,7 +47,7 @@ const WATCH: Duration = Duration::from_secs(10);
 /// Buckets of [`Latency`]: bucket `i` has times below 2^i ns that are in no lower one.
 pub const LATENCY_BUCKETS: usize = 40;
 
-/// Whether a side of a route works, as its thread saw it last.
+/// Whether a queue works, as its thread saw it last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Side {
     /// It moves packets.
@@ -80,14 +91,14 @@ pub struct Latency {
     pub total_ns: u64,
 }
 
-/// Numbers and samples of one route, readable from any thread.
+/// Numbers and samples of one route, or of a port of a hub at one worker, readable from any thread.
 #[derive(Debug)]
 pub struct Samples {
     packets: AtomicU64,
     bursts: AtomicU64,
     buckets: [AtomicU64; LATENCY_BUCKETS],
     total_ns: AtomicU64,
-    /// Two bits each: the ingress, the egress.
+    /// Two bits each: the ingress, the egress; of a port of a hub, its receive and its transmit queue.
     sides: AtomicU64,
     /// The moment until which flows are counted, in milliseconds since `began`; 0: they are not.
     watched: AtomicU64,
@@ -109,12 +120,12 @@ impl Samples {
         }
     }
 
-    /// Packets that the route received.
+    /// Packets that were received.
     pub fn packets(&self) -> u64 {
         self.packets.load(Relaxed)
     }
 
-    /// Bursts in which it received them.
+    /// Bursts in which they were received.
     pub fn bursts(&self) -> u64 {
         self.bursts.load(Relaxed)
     }
@@ -125,7 +136,8 @@ impl Samples {
         Latency { buckets, total_ns: self.total_ns.load(Relaxed) }
     }
 
-    /// The ingress and the egress, as the thread of the route saw them last.
+    /// The ingress and the egress, as the thread of the route saw them last; of a port of a hub, its
+    /// receive and its transmit queue.
     pub fn sides(&self) -> (Side, Side) {
         let sides = self.sides.load(Relaxed);
         (Side::from_number(sides), Side::from_number(sides >> 2))
@@ -145,7 +157,7 @@ impl Samples {
 }
 
 /// The route's side: chooses samples and counts them.
-pub(super) struct Sampler {
+pub(crate) struct Sampler {
     samples: Arc<Samples>,
     packets: u64,
     bursts: u64,
@@ -158,18 +170,18 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    pub(super) fn new(link: LinkKind) -> Sampler {
+    pub(crate) fn new(link: LinkKind) -> Sampler {
         let samples = Arc::new(Samples::new());
         Sampler { samples, packets: 0, bursts: 0, open: None, top: Box::default(), counts_flows: false, link }
     }
 
-    pub(super) fn samples(&self) -> &Arc<Samples> {
+    pub(crate) fn samples(&self) -> &Arc<Samples> {
         &self.samples
     }
 
     /// A burst was received.
     #[inline]
-    pub(super) fn received(&mut self, burst: &Batch) {
+    pub(crate) fn received(&mut self, burst: &Batch) {
         self.packets += burst.len() as u64;
         self.bursts += 1;
         self.samples.packets.store(self.packets, Relaxed);
@@ -181,7 +193,7 @@ impl Sampler {
 
     /// Whether a sample's packets have not left.
     #[inline]
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
@@ -221,7 +233,7 @@ impl Sampler {
 
     /// The route holds no packet any more.
     #[cold]
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         let Some((began, packets)) = self.open.take() else { return };
         let ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let index = (u64::BITS - ns.leading_zeros()).min(LATENCY_BUCKETS as u32 - 1);
@@ -233,8 +245,14 @@ impl Sampler {
     }
 
     /// The states of both sides.
-    pub(super) fn sides(&self, rx: &State, tx: &State) {
+    pub(crate) fn sides(&self, rx: &State, tx: &State) {
         let sides = Side::of(rx) as u64 | (Side::of(tx) as u64) << 2;
+        self.samples.sides.store(sides, Relaxed);
+    }
+
+    /// Both sides never work again.
+    pub(crate) fn gone(&self) {
+        let sides = Side::Gone as u64 | (Side::Gone as u64) << 2;
         self.samples.sides.store(sides, Relaxed);
     }
 }
