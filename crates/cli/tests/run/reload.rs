@@ -33,14 +33,16 @@ fn threads(towpath: &Towpath) -> usize {
 #[test]
 fn what_is_the_same_goes_on_and_what_differs_is_changed() {
     let instance = Instance::new();
-    let first = units("ageing = '60s'", &PORTS, "");
+    let file = instance.path("all.pcapng");
+    let tee = format!("tee = '{};snaplen=64'", file.display());
+    let first = units(&format!("ageing = '60s'\n{tee}"), &PORTS, "");
     let towpath = instance.start(&first);
     assert_eq!(instance.reload(&first), [] as [&str; 0]);
     let more = "[pair.more]\na = 'gen:rate=1000'\nb = 'null:'\noneway = true\nbuffers = 2048\n";
-    let second = units("ageing = '5s'\nrule = ['drop udp dport 53']", &PORTS, more);
+    let options = format!("ageing = '5s'\nrule = ['drop udp dport 53']\n{tee}");
+    let second = units(&options, &PORTS, more);
     assert_eq!(instance.reload(&second), ["more: started", "lan: ageing changed", "lan: rule changed"]);
-    let third =
-        units("ageing = '5s'\nrule = ['drop udp dport 53']", &[PORTS[0], PORTS[1], "two = 'null:accept=all'"], "");
+    let third = units(&options, &[PORTS[0], PORTS[1], "two = 'null:accept=all'"], "");
     let done = instance.reload(&third);
     assert_eq!(done[0], "more: ended", "{done:?}");
     assert!(done.contains(&"lan: null:two attached".to_owned()), "{done:?}");
@@ -51,6 +53,9 @@ fn what_is_the_same_goes_on_and_what_differs_is_changed() {
     for summary in finished.summaries() {
         summary.is_balanced();
     }
+    // The tee has the port that came later.
+    let has = |bytes: &[u8], name: &[u8]| bytes.windows(name.len()).any(|window| window == name);
+    assert!(has(&std::fs::read(&file).unwrap(), b"null:two"));
 }
 
 #[test]

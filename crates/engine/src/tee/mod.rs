@@ -11,6 +11,8 @@
 //! |---|---|
 //! | `mod` | [`TeeConfig`], [`attach`], [`TeeGuard`], [`TeeCounts`] |
 //! | `slot` | [`TeeSlot`]: the place of a route where tees are attached |
+//! | `slots` | [`TeeSlots`]: slots of ports that come and go |
+//! | `attachment` | a tee and its slots, shared by its guard and its reader |
 //! | `tap` | one tee at one route: it matches and copies |
 //! | `record` | [`TeeRecord`]: what is noted about a packet |
 //! | `reader` | [`TeeReader`]: the records of all routes, by time |
@@ -29,26 +31,28 @@
 //! took it, after coalescing and software offload. A dropped one is seen by every part that has it
 //! when it counts it (see [`DropWatch`](towpath_packet::DropWatch)).
 
+mod attachment;
 mod reader;
 mod record;
 mod rx;
 mod slot;
+mod slots;
 mod tap;
 
 pub use reader::TeeReader;
 pub use record::{TeeDirection, TeeRecord};
 pub use rx::TeeRx;
 pub use slot::TeeSlot;
+pub use slots::TeeSlots;
 
 use crate::filter::{Filter, FilterError};
+use attachment::Attachment;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tap::Tap;
 use towpath_packet::Notifier;
-use towpath_packet::record_ring::record_ring;
 
 /// Tees of a route at a time.
 pub const MAX_TEES: usize = 8;
@@ -137,14 +141,7 @@ struct TapCounters {
 /// An attached tee. Dropping it detaches it: nothing is copied afterwards, and the reader ends once
 /// it has taken what is in the rings.
 #[derive(Debug)]
-pub struct TeeGuard {
-    id: u64,
-    /// Each slot, and the bursts that it had skipped when the tee was attached.
-    slots: Vec<(Arc<TeeSlot>, u64)>,
-    counters: Vec<Arc<TapCounters>>,
-    /// The counts once the tee is detached.
-    ended: Option<TeeCounts>,
-}
+pub struct TeeGuard(Arc<Attachment>);
 
 /// Attaches a tee to the routes of `slots`.
 ///
@@ -168,53 +165,32 @@ pub fn attach(slots: &[Arc<TeeSlot>], config: &TeeConfig) -> Result<(TeeGuard, T
         slots.iter().try_for_each(|slot| filter.check(slot.link()))?;
     }
     let notifier = Arc::new(Notifier::new()?);
-    let id = IDS.fetch_add(1, Relaxed);
-    let mut guard = TeeGuard { id, slots: Vec::new(), counters: Vec::new(), ended: None };
-    let mut consumers = Vec::new();
-    for slot in slots {
-        let points = slot.points(config);
-        if points == 0 {
-            continue;
-        }
-        let (producer, consumer) = record_ring(config.ring);
-        let counters = Arc::new(TapCounters::default());
-        let tap = Tap::new(id, points, config, producer, counters.clone(), notifier.clone());
-        // If it fails, the guard detaches what is attached.
-        let skipped = slot.attach(tap)?;
-        guard.slots.push((slot.clone(), skipped));
-        guard.counters.push(counters);
-        consumers.push(consumer);
-    }
-    Ok((guard, TeeReader::new(consumers, notifier)))
+    let attachment = Arc::new(Attachment::new(IDS.fetch_add(1, Relaxed), config, notifier.clone()));
+    let guard = TeeGuard(attachment.clone());
+    // If it fails, the guard detaches what is attached.
+    slots.iter().try_for_each(|slot| attachment.add(slot))?;
+    Ok((guard, TeeReader::new(attachment, notifier)))
 }
 
 impl TeeGuard {
     /// The counts so far; exact once the tee is detached.
     pub fn counts(&self) -> TeeCounts {
-        if let Some(ended) = self.ended {
-            return ended;
-        }
-        let sum = |of: fn(&TapCounters) -> &AtomicU64| self.counters.iter().map(|c| of(c).load(Relaxed)).sum::<u64>();
-        let skipped: u64 = self.slots.iter().map(|(slot, before)| slot.skipped() - before).sum();
-        TeeCounts { matched: sum(|c| &c.matched) + skipped, missed: sum(|c| &c.missed) + skipped }
+        self.0.counts()
     }
 
     /// Detaches the tee; the counts are exact from here on.
-    pub fn detach(&mut self) -> TeeCounts {
-        for (slot, _) in &self.slots {
-            slot.detach(self.id);
-        }
-        let counts = self.counts();
-        self.ended = Some(counts);
-        counts
+    pub fn detach(&self) -> TeeCounts {
+        self.0.detach()
+    }
+
+    fn attachment(&self) -> Weak<Attachment> {
+        Arc::downgrade(&self.0)
     }
 }
 
 impl Drop for TeeGuard {
     fn drop(&mut self) {
-        if self.ended.is_none() {
-            self.detach();
-        }
+        self.detach();
     }
 }
 

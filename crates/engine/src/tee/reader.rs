@@ -1,5 +1,6 @@
 //! The reading side of a tee.
 
+use super::attachment::Attachment;
 use super::{POLL, TeeRecord};
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -12,18 +13,20 @@ use towpath_sys::poll::PollSet;
 /// rings.
 #[derive(Debug)]
 pub struct TeeReader {
+    attachment: Arc<Attachment>,
     rings: Vec<Consumer>,
     notifier: Arc<Notifier>,
 }
 
 impl TeeReader {
-    pub(super) fn new(rings: Vec<Consumer>, notifier: Arc<Notifier>) -> TeeReader {
-        TeeReader { rings, notifier }
+    pub(super) fn new(attachment: Arc<Attachment>, notifier: Arc<Notifier>) -> TeeReader {
+        TeeReader { attachment, rings: Vec::new(), notifier }
     }
 
     /// Shows up to `most` records and their bytes to `read`, which returns whether it takes them;
     /// returns how many were taken. It ends with the first that is not.
     pub fn read(&mut self, most: usize, mut read: impl FnMut(&TeeRecord, &[u8]) -> bool) -> usize {
+        self.attachment.take_new(&mut self.rings);
         let mut taken = 0;
         while taken < most {
             let times = self.rings.iter_mut().enumerate().filter_map(|(i, ring)| Some((ring.peek()?[0], i)));
@@ -36,6 +39,9 @@ impl TeeReader {
         }
         if taken > 0 {
             self.rings.iter_mut().for_each(Consumer::release);
+        } else {
+            // Those of ports that have left.
+            self.rings.retain_mut(|ring| !ring.is_closed());
         }
         taken
     }
@@ -46,6 +52,7 @@ impl TeeReader {
     }
 
     fn wait_for(&mut self, also: Option<RawFd>, time: Duration) {
+        self.attachment.take_new(&mut self.rings);
         self.notifier.arm();
         if self.rings.iter_mut().all(|ring| ring.peek().is_none()) {
             let mut set = PollSet::with_capacity(2);
@@ -58,6 +65,9 @@ impl TeeReader {
 
     /// Whether the tee is detached and every record was taken.
     pub fn is_closed(&mut self) -> bool {
-        self.rings.iter_mut().all(Consumer::is_closed)
+        // The flag first: no ring is added behind it.
+        let is_detached = self.attachment.is_detached();
+        self.attachment.take_new(&mut self.rings);
+        is_detached && self.rings.iter_mut().all(Consumer::is_closed)
     }
 }

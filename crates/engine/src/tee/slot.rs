@@ -41,6 +41,10 @@ impl TeeSlot {
         })
     }
 
+    pub(super) fn ingress(&self) -> Option<u8> {
+        self.ingress
+    }
+
     pub(super) fn link(&self) -> LinkKind {
         self.link
     }

@@ -39,7 +39,7 @@ fn number(bytes: &[u8]) -> u32 {
 #[test]
 fn received_packets_are_seen_before_verdicts_and_sent_ones_as_the_egress_took_them() {
     let slot = slot();
-    let (mut guard, mut reader) = attach(std::slice::from_ref(&slot), &config(|_| ())).unwrap();
+    let (guard, mut reader) = attach(std::slice::from_ref(&slot), &config(|_| ())).unwrap();
     let (_pool, route) = setup(10, RouteConfig::default());
     let mut route = route.with_tees(slot);
     // The egress takes four, then refuses: those that it takes later are seen once.
@@ -96,7 +96,7 @@ fn a_filter_and_a_snaplen_leave_the_first_bytes_of_what_matches() {
 #[test]
 fn a_full_ring_costs_records_which_are_counted() {
     let slot = slot();
-    let (mut guard, mut reader) = attach(std::slice::from_ref(&slot), &config(|_| ())).unwrap();
+    let (guard, mut reader) = attach(std::slice::from_ref(&slot), &config(|_| ())).unwrap();
     let mut cache = cache();
     let packets: Vec<_> = (0..50).map(|_| Packet::copy_from(&mut cache, &[7; 1000]).unwrap()).collect();
     for _ in 0..4 {
@@ -158,7 +158,7 @@ fn a_tee_that_comes_and_goes_under_traffic_counts_all_that_it_shows() {
         }
     });
     for _ in 0..200 {
-        let (mut guard, mut reader) = attach(std::slice::from_ref(&slot), &config(|_| ())).unwrap();
+        let (guard, mut reader) = attach(std::slice::from_ref(&slot), &config(|_| ())).unwrap();
         let mut shown = all(&mut reader).len() as u64;
         let counts = guard.detach();
         while !reader.is_closed() {

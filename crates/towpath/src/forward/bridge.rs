@@ -244,7 +244,7 @@ impl Bridge {
                 least.name, least.mtu, most.name, most.mtu
             ));
         }
-        let tees = control.teeable();
+        let tees = control.tees();
         let observed = Observed { notes, controls, infos: named, bridge: Some(control), router: None, tees };
         Ok(Ready::new(plan, threads, meter, observed, None, ends, needs).with_hits(hits))
     }

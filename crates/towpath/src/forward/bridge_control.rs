@@ -106,11 +106,9 @@ impl BridgeControl {
         Ok(())
     }
 
-    /// Where tees of the ports that were added are attached.
-    pub(super) fn teeable(&self) -> Teeable {
-        let mut members = self.0.ports.lock();
-        let interfaces = members.attached.iter().map(|port| port.name.clone()).collect();
-        Teeable { slots: std::mem::take(&mut members.tees), layer: Layer::Ethernet, interfaces }
+    /// Where tees of the ports are attached.
+    pub(super) fn tees(&self) -> Arc<Teeable> {
+        self.0.ports.tees()
     }
 
     /// Starts a port under a new number.

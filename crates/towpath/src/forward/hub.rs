@@ -5,6 +5,7 @@ use super::failure::PortEnd;
 use super::running::PortEnds;
 use super::{Gso, PortControls, StartError, meter_of};
 use crate::any::{AnyPort, AnyRx, AnyTx};
+use crate::tee::Teeable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use towpath_engine::gro_stage::GroStageConfig;
@@ -16,9 +17,6 @@ use towpath_engine::tee::TeeSlot;
 use towpath_packet::port::{Info, Layer, Port, Queues, RxQueue, Start, State};
 use towpath_packet::{Direction, Offloads, Pool};
 use towpath_wire::LinkKind;
-
-/// Ports among which a tee can choose.
-const WATCHED_PORTS: usize = 64;
 
 /// How the ports of hubs are run, and where they are registered.
 pub(super) struct HubSettings {
@@ -53,9 +51,6 @@ pub(super) struct Members {
     pub(super) attached: Vec<Attached>,
     /// Numbers that were used so far.
     used: usize,
-    /// Where tees of the ports are attached, until the hubs are prepared. Ports that are attached
-    /// later have none.
-    pub(super) tees: Vec<Arc<TeeSlot>>,
 }
 
 impl Members {
@@ -73,11 +68,19 @@ pub(super) struct HubPorts<P> {
     hubs: Vec<HubControl<AnyRx, AnyTx, P>>,
     /// Locked while a port is attached or detached.
     members: Mutex<Members>,
+    tees: Arc<Teeable>,
 }
 
 impl<P> HubPorts<P> {
     pub(super) fn new<S: Switch<Port = P>>(settings: HubSettings, hubs: &[Hub<AnyRx, AnyTx, S>]) -> HubPorts<P> {
-        HubPorts { settings, hubs: hubs.iter().map(Hub::control).collect(), members: Mutex::default() }
+        let hubs = hubs.iter().map(Hub::control).collect();
+        let tees = Arc::new(Teeable::new(Vec::new(), Layer::Ethernet, Vec::new()));
+        HubPorts { settings, hubs, members: Mutex::default(), tees }
+    }
+
+    /// Where tees of the ports are attached.
+    pub(super) fn tees(&self) -> Arc<Teeable> {
+        self.tees.clone()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Members> {
@@ -131,13 +134,13 @@ impl<P> HubPorts<P> {
         let mut config = RouteConfig::default();
         (config.egress_wait, config.layer) = (*egress_wait, Layer::Ethernet);
         (config.tx_layout, config.offloads) = (info.tx_layout, gso.allows());
-        let watched = u8::try_from(number).ok().filter(|_| number < WATCHED_PORTS);
-        let (Queues { rx, tx }, mut parts) = (queues, Vec::new());
+        let watched = self.tees.number(&info.name);
+        let (Queues { rx, tx }, mut parts, mut slots) = (queues, Vec::new(), Vec::new());
         for (worker, (rx, tx)) in rx.into_iter().zip(tx).enumerate() {
             let mut part = HubPort::new(rx, tx, pool.cache(Direction::Tx)?, config, state()).with_gro(gro);
             if watched.is_some() {
                 let slot = TeeSlot::new(watched, watched, LinkKind::Ethernet);
-                members.tees.push(slot.clone());
+                slots.push(slot.clone());
                 part = part.with_tees(slot);
             }
             row.routes.push(part.counters().clone());
@@ -152,6 +155,7 @@ impl<P> HubPorts<P> {
             parts.push(part);
         }
         let gro = parts.iter().filter_map(|part| part.gro().cloned()).collect();
+        slots.into_iter().for_each(|slot| self.tees.add(slot));
         meter.attach(row, gro, memory);
         controls.attach(&info.name, control);
         ends.set(number, end);
@@ -179,6 +183,7 @@ impl<P> HubPorts<P> {
         }
         let at = members.attached.iter().position(|port| port.number == number);
         let name = at.map_or_else(String::new, |at| members.attached.remove(at).name);
+        self.tees.remove(&name);
         refuse("port", name, format!("the {} has ended", self.settings.what))
     }
 
@@ -193,6 +198,7 @@ impl<P> HubPorts<P> {
             let stays = !numbers.contains(&port.number);
             if !stays {
                 self.settings.controls.attach(&port.name, None);
+                self.tees.remove(&port.name);
             }
             stays
         });

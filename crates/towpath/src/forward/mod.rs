@@ -280,8 +280,9 @@ fn distinguish(a: &mut Info, b: &mut Info) {
 }
 
 /// The slots of all routes, with the names of their interfaces.
-fn teeable(slots: Vec<Arc<TeeSlot>>, layer: Layer, infos: &[Info]) -> Teeable {
-    Teeable { slots, layer, interfaces: infos.iter().map(|info| info.name.clone()).collect() }
+fn teeable(slots: Vec<Arc<TeeSlot>>, layer: Layer, infos: &[Info]) -> Arc<Teeable> {
+    let names = infos.iter().map(|info| info.name.clone());
+    Arc::new(Teeable::new(slots, layer, names.collect()))
 }
 
 /// The meter of a port, without its routes.

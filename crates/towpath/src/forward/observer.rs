@@ -14,7 +14,7 @@ pub(super) struct Observed {
     pub(super) controls: PortControls,
     pub(super) infos: Vec<Info>,
     pub(super) bridge: Option<BridgeControl>,
-    pub(super) tees: Teeable,
+    pub(super) tees: Arc<Teeable>,
     pub(super) router: Option<RouterControl>,
 }
 
@@ -65,7 +65,7 @@ pub struct Observer {
 impl Observer {
     pub(super) fn new(meter: Meter, observed: Observed, hits: Vec<RuleHits>) -> Observer {
         let Observed { notes, controls, infos, bridge, router, tees } = observed;
-        let (infos, notes, tees) = (infos.into(), notes.into(), tees.into());
+        let (infos, notes) = (infos.into(), notes.into());
         Observer { meter, controls, hits, table: None, infos, notes, bridge, router, tees }
     }
 

@@ -4,10 +4,13 @@
 //!   section │ interface per port │ packet, with direction and comment │ … │ statistics
 //! ```
 //!
+//! A port that is attached later is an interface in front of its first packet.
+//!
 //! A tag beside the frame is written into it, as on a wire. The comment says what a wire does not
 //! show: the reason of a drop, a partial checksum, the segments of a super-packet. The statistics
 //! at the end have the totals of the tee, of all interfaces together, at the first one.
 
+use super::Names;
 use std::path::Path;
 use towpath_engine::tee::{TeeDirection, TeeRecord};
 use towpath_packet::port::Layer;
@@ -46,12 +49,15 @@ impl TeeFormat {
 }
 
 /// Encodes the records of a tee.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Encoder {
-    pub(super) format: TeeFormat,
-    pub(super) layer: Layer,
-    pub(super) snaplen: u32,
-    pub(super) interfaces: Vec<String>,
+    format: TeeFormat,
+    layer: Layer,
+    snaplen: u32,
+    /// The interfaces of now.
+    names: Names,
+    /// Those that the stream has.
+    interfaces: Vec<String>,
 }
 
 fn word(out: &mut Vec<u8>, word: u32) {
@@ -89,9 +95,34 @@ fn end(out: &mut Vec<u8>) {
 }
 
 impl Encoder {
+    pub(super) fn new(format: TeeFormat, layer: Layer, snaplen: u32, names: Names) -> Encoder {
+        Encoder { format, layer, snaplen, names, interfaces: Vec::new() }
+    }
+
+    /// The link type.
+    fn link(&self) -> u32 {
+        if self.layer == Layer::Ip { 101 } else { 1 }
+    }
+
+    /// Appends the interfaces that the stream does not have.
+    fn describe(&mut self, out: &mut Vec<u8>) {
+        let known = self.interfaces.len();
+        self.interfaces = self.names.list();
+        for name in self.interfaces.iter().skip(known) {
+            block(out, INTERFACE, |out| {
+                word(out, self.link());
+                word(out, self.snaplen);
+                option(out, 2, name.as_bytes());
+                // Nanoseconds: ten to the power of -9.
+                option(out, 9, &[9]);
+                end(out);
+            });
+        }
+    }
+
     /// Appends the beginning of a stream.
-    pub(super) fn header(&self, out: &mut Vec<u8>) {
-        let link: u32 = if self.layer == Layer::Ip { 101 } else { 1 };
+    pub(super) fn header(&mut self, out: &mut Vec<u8>) {
+        let link = self.link();
         if self.format == TeeFormat::Pcap {
             [0xa1b2_3c4d, 2 | 4 << 16, 0, 0, self.snaplen, link].into_iter().for_each(|field| word(out, field));
             return;
@@ -104,20 +135,11 @@ impl Encoder {
             option(out, 4, concat!("towpath ", env!("CARGO_PKG_VERSION")).as_bytes());
             end(out);
         });
-        for name in &self.interfaces {
-            block(out, INTERFACE, |out| {
-                word(out, link);
-                word(out, self.snaplen);
-                option(out, 2, name.as_bytes());
-                // Nanoseconds: ten to the power of -9.
-                option(out, 9, &[9]);
-                end(out);
-            });
-        }
+        self.describe(out);
     }
 
     /// Appends a record.
-    pub(super) fn record(&self, out: &mut Vec<u8>, record: &TeeRecord, bytes: &[u8]) {
+    pub(super) fn record(&mut self, out: &mut Vec<u8>, record: &TeeRecord, bytes: &[u8]) {
         let tag = record.vlan.filter(|_| self.layer != Layer::Ip && bytes.len() >= ADDRESSES).map(|vlan| {
             let [a, b] = if vlan.service { [0x88, 0xa8] } else { [0x81, 0x00] };
             let [c, d] = vlan.tci.to_be_bytes();
@@ -139,6 +161,9 @@ impl Encoder {
             word(out, u32::try_from(time / 1_000_000_000).unwrap_or(u32::MAX));
             [(time % 1_000_000_000) as u32, captured as u32, original].into_iter().for_each(|field| word(out, field));
             return frame(out);
+        }
+        if usize::from(record.interface) >= self.interfaces.len() {
+            self.describe(out);
         }
         block(out, PACKET, |out| {
             let interface = usize::from(record.interface).min(self.interfaces.len().saturating_sub(1));

@@ -48,7 +48,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath_engine::idle::Idle;
 use towpath_engine::route::{Route, RouteConfig};
-use towpath_engine::tee::{TeeGuard, TeeReader, TeeRx, TeeSlot, attach};
+use towpath_engine::tee::{TeeGuard, TeeReader, TeeRx, TeeSlot, TeeSlots};
 use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
 use towpath_packet::port::{Layer, Needs, Port, Queues, Start, State, TxQueue};
 use towpath_packet::{Backing, Counters, Direction, Offloads, Pool, PoolConfig};
@@ -132,22 +132,63 @@ pub struct Tee {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The ports that a tee is attached to.
-#[derive(Debug, Clone)]
+/// Ports among which a tee can choose.
+const WATCHED_PORTS: usize = 64;
+
+/// Names of the interfaces, in the numbers of the slots. A name keeps its number.
+#[derive(Debug, Clone, Default)]
+struct Names(Arc<Mutex<Vec<String>>>);
+
+impl Names {
+    fn list(&self) -> Vec<String> {
+        lock(&self.0).clone()
+    }
+}
+
+/// The ports that a tee is attached to; those of a bridge and a router come and go.
+#[derive(Debug)]
 pub(crate) struct Teeable {
-    pub(crate) slots: Vec<Arc<TeeSlot>>,
-    pub(crate) layer: Layer,
-    /// Names of the interfaces, in the numbers of the slots.
-    pub(crate) interfaces: Vec<String>,
+    slots: TeeSlots,
+    layer: Layer,
+    names: Names,
 }
 
 impl Teeable {
+    /// Slots between these interfaces.
+    pub(crate) fn new(slots: Vec<Arc<TeeSlot>>, layer: Layer, interfaces: Vec<String>) -> Teeable {
+        Teeable { slots: TeeSlots::new(slots), layer, names: Names(Arc::new(Mutex::new(interfaces))) }
+    }
+
+    /// The number of an interface, which is a new one or was here before; `None` if there are too
+    /// many.
+    pub(crate) fn number(&self, name: &str) -> Option<u8> {
+        let mut names = lock(&self.names.0);
+        let known = names.iter().position(|known| known == name);
+        let number = known.or_else(|| (names.len() < WATCHED_PORTS).then_some(names.len()))?;
+        if known.is_none() {
+            names.push(name.to_owned());
+        }
+        u8::try_from(number).ok()
+    }
+
+    /// Attaches the tees that there are to the slot of a port that is attached.
+    pub(crate) fn add(&self, slot: Arc<TeeSlot>) {
+        self.slots.add(slot);
+    }
+
+    /// A port was detached.
+    pub(crate) fn remove(&self, name: &str) {
+        let number = lock(&self.names.0).iter().position(|known| known == name);
+        number.and_then(|number| u8::try_from(number).ok()).into_iter().for_each(|number| self.slots.remove(number));
+    }
+
     /// The bits of the named interfaces; all without a name.
     pub(crate) fn interfaces(&self, names: &[String]) -> Result<u64, TeeError> {
         let mut bits = if names.is_empty() { u64::MAX } else { 0 };
+        let interfaces = self.names.list();
         for name in names {
-            let Some(at) = self.interfaces.iter().position(|known| known == name) else {
-                let rule = format!("must be a port that runs; there are {}", self.interfaces.join(", "));
+            let Some(at) = interfaces.iter().position(|known| known == name) else {
+                let rule = format!("must be a port that runs; there are {}", interfaces.join(", "));
                 return Err(TeeError::Value { option: "port", value: name.clone(), rule });
             };
             bits |= 1 << at;
@@ -158,7 +199,7 @@ impl Teeable {
     pub(crate) fn tee(&self, config: &TeeConfig, sink: TeeSink) -> Result<Tee, TeeError> {
         match sink {
             TeeSink::Stream(stream) => {
-                let (guard, reader) = attach(&self.slots, config)?;
+                let (guard, reader) = self.slots.attach(config)?;
                 self.to_stream(guard, reader, config, stream)
             }
             TeeSink::Port(port) => self.to_port(config, *port),
@@ -172,15 +213,10 @@ impl Teeable {
         config: &TeeConfig,
         stream: TeeStream,
     ) -> Result<Tee, TeeError> {
-        let encoder = Encoder {
-            format: stream.format,
-            layer: self.layer,
-            snaplen: config.snaplen,
-            interfaces: self.interfaces.clone(),
-        };
+        let encoder = Encoder::new(stream.format, self.layer, config.snaplen, self.names.clone());
         let (name, shared) = (stream.name.clone(), Tee::shared(guard));
         let own = shared.clone();
-        let run = move || stream::run(reader, &encoder, stream, &own);
+        let run = move || stream::run(reader, encoder, stream, &own);
         let thread = std::thread::Builder::new().name("towpath-tee".into()).spawn(run)?;
         Ok(Tee { name, shared, sent: None, needs: Needs::none(), thread: Some(thread) })
     }
@@ -201,7 +237,7 @@ impl Teeable {
         let tx = tx.into_iter().next().ok_or_else(|| failed("has no queue to send by".into()))?;
         let cache = || pool.cache(Direction::Tx).map_err(|error| failed(error.to_string()));
         let (reading, sending) = (cache()?, cache()?);
-        let (guard, reader) = attach(&self.slots, config)?;
+        let (guard, reader) = self.slots.attach(config)?;
         let sent = tx.counters().clone();
         let mut route_config = RouteConfig::default();
         (route_config.layer, route_config.tx_layout) = (self.layer, info.tx_layout);
@@ -294,3 +330,6 @@ impl Drop for Tee {
         self.end();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,9 +15,9 @@ const PIECE: usize = 1 << 18;
 const CHECK: Duration = Duration::from_millis(50);
 
 /// Writes the records of `reader` until the tee is detached, and what is left then.
-pub(super) fn run(mut reader: TeeReader, encoder: &Encoder, stream: TeeStream, shared: &TeeShared) {
+pub(super) fn run(mut reader: TeeReader, mut encoder: Encoder, stream: TeeStream, shared: &TeeShared) {
     let mut writer = Writer { stream, shared, detached: false };
-    if let Err(error) = writer.run(&mut reader, encoder) {
+    if let Err(error) = writer.run(&mut reader, &mut encoder) {
         // A peer that left is no failure of the tee.
         let left = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset].contains(&error.kind());
         if !(left && writer.stream.ends_with_peer) {
@@ -34,7 +34,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn run(&mut self, reader: &mut TeeReader, encoder: &Encoder) -> io::Result<()> {
+    fn run(&mut self, reader: &mut TeeReader, encoder: &mut Encoder) -> io::Result<()> {
         let mut buffer = std::mem::take(&mut self.stream.greeting);
         encoder.header(&mut buffer);
         self.write(&mut buffer)?;

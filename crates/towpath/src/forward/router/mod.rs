@@ -34,7 +34,6 @@ use super::ready::Work;
 use super::running::PortEnds;
 use super::{Forward, Gso, PortControls, Ready, Running, StartError, Verdicts};
 use crate::any::{AnyPort, AnyRx, AnyTx};
-use crate::tee::Teeable;
 use control::{Member, Shared, fib_of, start_control, start_interface, with_connected};
 use mirror::Mirror;
 use std::net::{IpAddr, Ipv6Addr};
@@ -297,7 +296,7 @@ impl Router {
         };
         let hub_ports = HubPorts::new(settings, &hubs);
         let accept = infos.iter().fold(Offloads::NONE, |all, info| all.with(info.tx_offloads)).and(self.gso.allows());
-        let tees = {
+        {
             let mut members = hub_ports.lock();
             let add = |hubs: &mut Vec<AnyRouterHub>, number, parts: Parts<RouterPort>| {
                 hubs.iter_mut().zip(parts).for_each(|(hub, part)| hub.add(number, part));
@@ -312,9 +311,7 @@ impl Router {
                 let port = (port, interface, count + of);
                 add(&mut hubs, count + of, start_control(&hub_ports, &mut members, port, of, accept)?);
             }
-            let interfaces = members.attached.iter().map(|port| port.name.clone()).collect();
-            Teeable { slots: std::mem::take(&mut members.tees), layer: Layer::Ethernet, interfaces }
-        };
+        }
         let mut out = Outcome::default();
         for (port, address, mac) in &self.neighbours {
             if usize::from(*port) >= count {
@@ -332,6 +329,7 @@ impl Router {
             threads.push((placement, Work::Router(Box::new(hub))));
         }
         let hits = self.at_rx.hits().into_iter().collect();
+        let tees = hub_ports.tees();
         let router = Some(RouterControl::new(self, shared, mirror, hub_ports));
         let observed = Observed { notes: Vec::new(), controls: port_controls, infos, bridge: None, router, tees };
         Ok(Ready::new(plan, threads, meter, observed, None, ends, needs).with_hits(hits))
