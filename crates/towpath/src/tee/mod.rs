@@ -1,7 +1,7 @@
 //! Tees: what passes joined ports, copied to a file, a port or a stream while they run.
 //!
 //! ```text
-//!   Observer::tee ─► engine::tee::attach ─► TeeReader ─┬─ towpath-tee, a thread ─► Stream: pcapng or pcap
+//!   Observer::tee ─► TeeSlots::attach ────► TeeReader ─┬─ towpath-tee, a thread ─► Stream: pcapng or pcap
 //!                                                      └─ Worker: TeeRx ─► Route ─► Port
 //! ```
 //!
