@@ -96,8 +96,7 @@ pub(crate) fn dispatch(args: Args) -> Outcome {
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "towpath", &mut script);
-            let more = if shell == clap_complete::Shell::Bash { kinds::BASH } else { "" };
-            show(format_args!("{}{more}", String::from_utf8_lossy(&script)))?;
+            show(kinds::script(shell, &String::from_utf8_lossy(&script)))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Man { directory } => {

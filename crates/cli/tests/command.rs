@@ -318,6 +318,45 @@ fn bash_completes_ports_behind_the_breaks_of_its_words() {
 }
 
 #[test]
+fn zsh_completes_ports_as_whole_words_and_flags_as_before() {
+    if !support::needs("zsh_completes_ports_as_whole_words_and_flags_as_before", &[support::Need::Program("zsh")]) {
+        return;
+    }
+    let complete = |command: &str, word: &str| {
+        let script = format!(
+            "compdef() {{ :; }}; compadd() {{ while [[ $1 != -- ]]; do shift; done; shift; print -r -- \"$@\"; }}
+             towpath() {{ {} \"$@\"; }}; eval \"$(towpath completions zsh)\"; _towpath_clap() {{ print clap; }}
+             words=(towpath {command} '{word}') CURRENT=3 PREFIX='{word}'; _towpath",
+            env!("CARGO_BIN_EXE_towpath")
+        );
+        support::succeed(std::process::Command::new("zsh").args(["-f", "-c", &script])).trim().to_owned()
+    };
+    assert_eq!(complete("probe", "ve"), "veth:");
+    assert_eq!(complete("fwd", "tap:x?mtu=1500,persist=of"), "tap:x?mtu=1500,persist=off");
+    assert_eq!(complete("fwd", "tap:x\\?txq"), "tap:x?txqueuelen=");
+    assert_eq!((complete("fwd", "--wo").as_str(), complete("bind", "00").as_str()), ("clap", "clap"));
+}
+
+#[test]
+fn fish_completes_ports_as_whole_words_and_flags_as_before() {
+    if !support::needs("fish_completes_ports_as_whole_words_and_flags_as_before", &[support::Need::Program("fish")]) {
+        return;
+    }
+    let complete = |line: &str| {
+        let program = env!("CARGO_BIN_EXE_towpath");
+        let script = format!(
+            "function towpath; {program} $argv; end; towpath completions fish | source; complete -C \"{line}\""
+        );
+        let home = tempfile::tempdir().unwrap();
+        let mut fish = std::process::Command::new("fish");
+        support::succeed(fish.args(["--no-config", "-c", &script]).env("HOME", home.path())).trim().to_owned()
+    };
+    assert_eq!(complete("towpath probe ve"), "veth:");
+    assert_eq!(complete("towpath fwd tap:x?mtu=1500,persist=of"), "tap:x?mtu=1500,persist=off");
+    assert!(complete("towpath fwd --worker").starts_with("--workers"));
+}
+
+#[test]
 fn an_output_that_is_full_is_an_error_of_code_1() {
     for args in [
         &["rules"][..],

@@ -217,8 +217,8 @@ pub(crate) enum Command {
         /// The word so far
         word: String,
     },
-    /// Print a completion script for a shell; the one for bash has ports, their options, interfaces
-    /// and namespaces
+    /// Print a completion script for a shell; those for bash, zsh and fish have ports, their options,
+    /// interfaces and namespaces
     #[command(after_help = "Example:\n  towpath completions bash > /etc/bash_completion.d/towpath")]
     Completions {
         /// The shell

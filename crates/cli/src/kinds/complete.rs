@@ -1,38 +1,11 @@
 //! Completions of a word: kinds of ports, their options and values, interfaces and network
-//! namespaces of this machine. A hidden command, which the completion script of bash runs.
+//! namespaces of this machine. A hidden command, which the completion scripts run.
 
 use crate::args::Args;
 use clap::CommandFactory;
 use std::fs;
 use towpath::KINDS;
 use towpath::ports::kind::Kind;
-
-/// Behind the script of clap, which knows commands and flags.
-///
-/// Outside of quotes, bash breaks words at colons and equals signs: the word is taken from the
-/// line, and only what stands behind the last break is replaced.
-pub(crate) const BASH: &str = r#"
-_towpath_words() {
-    _towpath "$@"
-    local word=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} last words
-    word=${word##*[[:space:]]}
-    if [[ $COMP_CWORD -lt 2 || $word == -* ]]; then
-        return
-    fi
-    last=${word##*[:=&@]}
-    if [[ $word == [\"\']* ]]; then
-        word=${word:1} last=$word
-    fi
-    mapfile -t words < <("$1" complete -- "$command" "$word" 2>/dev/null)
-    if ((${#words[@]})); then
-        COMPREPLY=("${words[@]#"${word%"$last"}"}")
-        [[ $command == help ]] || compopt -o nospace
-    elif [[ $word == *:* ]]; then
-        COMPREPLY=()
-    fi
-}
-complete -F _towpath_words -o bashdefault -o default towpath
-"#;
 
 /// Commands whose words are ports.
 const WITH_PORTS: [&str; 12] =

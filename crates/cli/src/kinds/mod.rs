@@ -5,12 +5,15 @@
 //! | `mod` | as text: `towpath help KIND`, and the list in the help of commands |
 //! | `man` | as man pages of section 7 |
 //! | `complete` | as completions of a word, with interfaces and network namespaces of this machine |
+//! | `shells` | the completion scripts |
 
 mod complete;
 mod man;
+mod shells;
 
-pub(crate) use complete::{BASH, complete};
+pub(crate) use complete::complete;
 pub(crate) use man::write_pages;
+pub(crate) use shells::script;
 
 use crate::args::Args;
 use crate::output::{outln, show};
