@@ -281,13 +281,13 @@ impl<'a> Line<'a> {
 
     fn summary(
         unit: Option<&'a str>,
-        summary: &'a Summary,
+        (summary, failures): (&'a Summary, &[Failure]),
         tees: &'a [TeeReport],
         measured: &'a Measured,
         enforced: &'a Enforced,
     ) -> Line<'a> {
         let reading = &summary.reading;
-        let (balance, failures) = (reading.balance(), summary.failures());
+        let balance = reading.balance();
         let gone = failures.iter().filter(|failure| matches!(failure, Failure::Gone { .. }));
         Line::Summary {
             time: time(),
@@ -318,10 +318,15 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The last line of `--json`, or that of a unit.
-pub(crate) fn json(unit: Option<&str>, summary: &Summary, tees: &[TeeReport], enforced: &Enforced) -> io::Result<()> {
+/// The last line of `--json`, or that of a unit. `failures`: those that count.
+pub(crate) fn json(
+    unit: Option<&str>,
+    (summary, failures): (&Summary, &[Failure]),
+    tees: &[TeeReport],
+    enforced: &Enforced,
+) -> io::Result<()> {
     let mut out = output::lock();
-    serde_json::to_writer(&mut out, &Line::summary(unit, summary, tees, &Measured::of(summary), enforced))?;
+    serde_json::to_writer(&mut out, &Line::summary(unit, (summary, failures), tees, &Measured::of(summary), enforced))?;
     writeln!(out)
 }
 
@@ -331,8 +336,12 @@ fn lost(packets: u64) -> StyledObject<String> {
     if packets > 0 { text.yellow() } else { text }
 }
 
-/// The summary for people, on standard output.
-pub(crate) fn print(summary: &Summary, tees: &[TeeReport], enforced: &Enforced) -> io::Result<()> {
+/// The summary for people, on standard output. `failures`: those that count.
+pub(crate) fn print(
+    (summary, failures): (&Summary, &[Failure]),
+    tees: &[TeeReport],
+    enforced: &Enforced,
+) -> io::Result<()> {
     let mut out = output::lock();
     let reading = &summary.reading;
     let seconds = reading.elapsed.as_secs_f64().max(1e-9);
@@ -417,7 +426,7 @@ pub(crate) fn print(summary: &Summary, tees: &[TeeReport], enforced: &Enforced) 
     if earlier > 0 {
         writeln!(out, "visitors {earlier} earlier ones (--json tells all that are remembered)")?;
     }
-    for failure in summary.failures() {
+    for failure in failures {
         match failure {
             Failure::Gone { .. } => writeln!(out, "{}     {failure}", style("gone").red())?,
             Failure::Down { .. } => writeln!(out, "{}     {failure}", style("down").red())?,

@@ -87,13 +87,14 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
     let summary = running.stop();
     let tees = tees.stop();
     output?;
+    let failures = summary.failures();
     is_read(if args.json {
-        summary::json(None, &summary, &tees, &enforced)
+        summary::json(None, (&summary, &failures), &tees, &enforced)
     } else {
-        summary::print(&summary, &tees, &enforced)
+        summary::print((&summary, &failures), &tees, &enforced)
     })?;
     let tees_failed = tees.iter().any(|tee| tee.failure.is_some());
-    Ok(if summary.failures().is_empty() && !tees_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failures.is_empty() && !tees_failed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Leaves the process what the ports, and the sockets of `--control` and `--metrics`, use from now

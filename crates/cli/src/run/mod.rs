@@ -294,7 +294,9 @@ fn reply(mut client: UnixStream, answer: &Answer) {
 
 /// The summaries of units; returns whether the output still has a reader.
 fn print(ended: &[Ended], json: bool) -> Result<bool, OutputError> {
-    for Ended { name, summary: of, tees, enforced, .. } in ended {
+    for one in ended {
+        let (Ended { name, summary, tees, enforced, .. }, failures) = (one, one.failures());
+        let of = (summary, failures.as_slice());
         let written = if json {
             summary::json(Some(name), of, tees, enforced)
         } else {
