@@ -2,8 +2,9 @@
 //!
 //!     floor gro|anew|strangers ours|floor FLOWS BURST PACKETS
 //!
-//! With `gro` flows go on from burst to burst, with `anew` each burst begins them anew. Both sides of a job have the same packets, TCP/IPv4 with timestamps and trusted checksums, and
-//! leave the same number of them: the program prints it. `measured` is what is counted.
+//! With `gro` flows go on from burst to burst, with `anew` each burst begins them anew. Both sides
+//! of a job have the same packets, TCP/IPv4 with timestamps and trusted checksums, and leave the
+//! same number of them: the program prints it. `measured` is what is counted.
 
 mod floor;
 #[path = "../../peers/gro/engines/src/mix.rs"]

@@ -38,8 +38,9 @@
 //!
 //! Flows often come in the order in which they came before. Where packets are handles, each flow
 //! therefore names the one that is expected next, whose header is compared without a hash. Where
-//! expectations are mostly wrong there are none. Bursts in which nothing would merge need not be
-//! moved at all ([`Gro::pass_strangers`]).
+//! expectations are mostly wrong there are none. A flow that goes on after everything was flushed
+//! begins its next aggregate with the predicted packet. Bursts in which nothing would merge need
+//! not be moved at all ([`Gro::pass_strangers`]).
 //!
 //! # Features
 //!

@@ -19,6 +19,10 @@
 //! each flow names the one whose packet followed ([`Trail`]). Its predicted header shows whether it
 //! is the right one.
 //!
+//! A flow that was flushed with all others keeps its slot's state, and goes on where it ended if
+//! its predicted packet comes: it is opened again ([`Table::reopen`]) without a look at the rules.
+//! If another slot is next, the two closed flows change slots.
+//!
 //! Every operation is O(1), provided that hashes are as good as random.
 
 use alloc::boxed::Box;
