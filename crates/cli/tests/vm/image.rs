@@ -180,11 +180,11 @@ fn programs() -> Result<Vec<(&'static str, PathBuf)>, String> {
         cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
         let output = cargo.output().map_err(|e| format!("{cargo:?}: {e}"))?;
         assert!(output.status.success(), "{cargo:?}: {}", String::from_utf8_lossy(&output.stderr));
-        let messages = output.stdout.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut programs = output.stdout.split(|byte| *byte == b'\n').filter_map(|line| {
             let message: serde_json::Value = serde_json::from_slice(line).ok()?;
             message["executable"].as_str().map(PathBuf::from)
         });
-        Ok((name, messages.last().ok_or_else(|| format!("{cargo:?} made no program"))?))
+        Ok((name, programs.next_back().ok_or_else(|| format!("{cargo:?} made no program"))?))
     };
     let programs = wanted.into_iter().map(build).collect::<Result<Vec<_>, String>>()?;
     for (_, program) in &programs {
