@@ -303,7 +303,7 @@ fn instructions(report: &Value) -> Vec<Figure> {
         }
     }
     let mut figures = lines("by flows".into(), "instructions a packet", "flows", BY_DOUBLINGS, by_flows.0);
-    figures.extend(bars("each path".into(), "instructions a packet", &["here"], each, true));
+    figures.extend(bars("each path".into(), "instructions a packet", &["here"], each, false));
     figures
 }
 
