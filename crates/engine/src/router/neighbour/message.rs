@@ -265,8 +265,8 @@ impl Question {
 }
 
 impl Asked {
-    /// Writes the answer as a frame from `mac`; returns its length. `known`: the asking station's
-    /// address, if the question did not have it.
+    /// Writes the answer as a frame from `mac`; returns its length. `frame_source`: the asking
+    /// station's address, if the question did not have it; `None` if that is no station's either.
     pub(in super::super) fn write(&self, out: &mut [u8; MAX_MESSAGE], mac: Mac, frame_source: Mac) -> Option<usize> {
         match (self.target, self.from) {
             (IpAddr::V4(target), IpAddr::V4(from)) => {
@@ -281,11 +281,28 @@ impl Asked {
                     let fields = NdFields { kind, four: ROUTER | OVERRIDE, target, option };
                     return write_nd(out, (group_mac(group), group), (mac, target), &fields);
                 }
-                let to = if is_one(self.mac) { self.mac } else { frame_source };
+                let to = [self.mac, frame_source].into_iter().find(|mac| is_one(*mac))?;
                 let fields = NdFields { kind, four: ROUTER | SOLICITED | OVERRIDE, target, option };
                 write_nd(out, (to, from), (mac, target), &fields)
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_a_question_without_an_address_goes_to_the_station_that_sent_it_and_to_no_group() {
+        let [target, from] = ["fd00::1", "fd00::2"].map(|address| address.parse().unwrap());
+        let asked = Asked { target, from, mac: Mac::default() };
+        let to = |frame_source| {
+            let mut out = [0; MAX_MESSAGE];
+            asked.write(&mut out, [2, 0, 0, 0, 0, 1], frame_source).map(|_| out[..6].to_vec())
+        };
+        assert_eq!(to([2, 0, 0, 0, 0, 9]), Some(vec![2, 0, 0, 0, 0, 9]));
+        assert_eq!([to([3, 0, 0, 0, 0, 9]), to(BROADCAST), to(Mac::default())], [None, None, None]);
     }
 }
