@@ -186,7 +186,7 @@ impl Router {
         let kind = u16::from_be_bytes([x, y]);
         let (answer, dst, len) = if kind == ethertype::IPV4 && ip.first() == Some(&PLAIN_V4) {
             let Ok(v4) = check4(ip, frame_len) else { return Decision::Slow };
-            if v4.ttl <= 1 || v4.dst.is_multicast() || fib.may_be_own4(v4.src.into()) {
+            if v4.ttl <= 1 || v4.dst.is_multicast() || v4.dst.is_broadcast() || fib.may_be_own4(v4.src.into()) {
                 return Decision::Slow;
             }
             (fib.lookup4(v4.dst.into()), IpAddr::V4(v4.dst), u32::from(v4.total_len))
