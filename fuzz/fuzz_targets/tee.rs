@@ -14,7 +14,7 @@ fuzz_target!(|text: &str| {
             assert!((1 << 16..=1 << 30).contains(&options.config.ring));
             options.config.ring = 1 << 16;
             let slot = TeeSlot::new(Some(0), Some(1), LinkKind::Ethernet);
-            let (mut guard, mut reader) = attach(&[slot], &options.config).expect("what was read can be attached");
+            let (guard, mut reader) = attach(&[slot], &options.config).expect("what was read can be attached");
             assert_eq!(guard.detach().matched, 0);
             assert!(reader.is_closed());
         }
