@@ -90,5 +90,6 @@ fn a_reader_must_be_one_of_three_and_a_report_begins_with_the_machine() {
     let heads: Vec<_> = text.lines().take(2).filter_map(|line| line.split_once(": ")).map(|(key, _)| key).collect();
     assert_eq!(heads, ["machine", "counted"], "{text}");
     let json = datapath::run(&[&quick[..], &["--json"]].concat()).code(0).stdout;
-    assert!(json.starts_with("{\"machine\":{\"cpu\":\"") && json.contains("},\"counted\":\""), "{json}");
+    assert!(json.starts_with("{\"machine\":{\"cpu\":\"") && json.contains("},\"version\":\""), "{json}");
+    assert!(json.contains("\"counted\":\"nanoseconds"), "{json}");
 }
