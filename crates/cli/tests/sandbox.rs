@@ -41,12 +41,13 @@ fn every_thread_of_a_running_datapath_has_no_capability_no_new_rights_and_a_list
     let directory = tempfile::tempdir().unwrap();
     let sock = format!("sock:{}", directory.path().join("app").display());
     let towpath = Towpath::start_by(&mut plain(&["fwd", &sock, "e1000e:model"]));
-    let threads = threads(towpath.pid());
-    let names: Vec<_> = threads.iter().map(|thread| thread["Name"].as_str()).collect();
-    for name in ["towpath", "towpath-sock", "e1000e model", "towpath-0"] {
-        assert!(names.contains(&name), "{names:?}");
-    }
-    for thread in &threads {
+    // A thread takes its name when it first runs.
+    until("all threads have their names", || {
+        let threads = threads(towpath.pid());
+        let has = |name: &&str| threads.iter().any(|thread| thread["Name"] == **name);
+        ["towpath", "towpath-sock", "e1000e model", "towpath-0"].iter().all(has)
+    });
+    for thread in &threads(towpath.pid()) {
         let of = |keys: &[&str]| keys.iter().map(|key| thread[*key].clone()).collect::<Vec<_>>();
         assert_eq!(of(&["CapInh", "CapPrm", "CapEff", "CapAmb"]), ["0000000000000000"; 4], "{thread:?}");
         assert_eq!(of(&["NoNewPrivs", "Seccomp"]), ["1", "2"], "{thread:?}");
