@@ -26,6 +26,8 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/net
+# The root has half of the memory beside the archive, and its files fill most of that.
+mount -t tmpfs -o size=50%,mode=1777 tmp /tmp
 chmod 755 /
 for module in $(cat /modules/order); do insmod /modules/$module || echo \"insmod $module failed\" >/dev/ttyS0; done
 ip link set lo up
@@ -176,7 +178,7 @@ fn programs() -> Result<Vec<(&'static str, PathBuf)>, String> {
         cargo.arg("--manifest-path").arg(workspace.join("Cargo.toml")).arg("--target-dir").arg(&folder);
         // In an emulated machine the last tenth of speed is worth less than the link time.
         cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-        cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+        cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
         cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
         let output = cargo.output().map_err(|e| format!("{cargo:?}: {e}"))?;
         assert!(output.status.success(), "{cargo:?}: {}", String::from_utf8_lossy(&output.stderr));
