@@ -85,11 +85,9 @@ fn unit_text(out: &mut String, unit: &Unit) -> fmt::Result {
     if unit.gro.packets > 0 {
         let gro = &unit.gro;
         let (packets, merged, made) = (grouped(gro.packets), grouped(gro.merged), grouped(gro.aggregates));
-        writeln!(
-            out,
-            "gro      {packets} packets, {merged} merged, {made} aggregates; flushed: {}",
-            list(&gro.flushed)
-        )?;
+        let flushed = list(&gro.flushed);
+        let flushed = if flushed.is_empty() { flushed } else { format!("; flushed: {flushed}") };
+        writeln!(out, "gro      {packets} packets, {merged} merged, {made} aggregates{flushed}")?;
         let sizes = gro.sizes.iter().filter(|size| size.aggregates > 0);
         let sizes: Vec<_> = sizes
             .map(|size| {

@@ -165,30 +165,27 @@ fn programs() -> Result<Vec<(&'static str, PathBuf)>, String> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let folder = cache().join("build");
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // The name of the program, the package, and what is built of it.
-    let wanted = [
-        ("towpath", "towpath-cli", ["--bin", "towpath"]),
-        ("vfio_proof", "towpath-bus", ["--example", "vfio_proof"]),
-        ("bridge_test", "towpath", ["--test", "bridge"]),
-    ];
-    let build = |(name, package, target): (&'static str, &str, [&str; 2])| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--locked", "--quiet", "--release", "--target", TARGET, "--message-format=json"]);
-        cargo.args(["-p", package]).args(target);
-        cargo.arg("--manifest-path").arg(workspace.join("Cargo.toml")).arg("--target-dir").arg(&folder);
-        // In an emulated machine the last tenth of speed is worth less than the link time.
-        cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-        cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-        cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        let output = cargo.output().map_err(|e| format!("{cargo:?}: {e}"))?;
-        assert!(output.status.success(), "{cargo:?}: {}", String::from_utf8_lossy(&output.stderr));
-        let mut programs = output.stdout.split(|byte| *byte == b'\n').filter_map(|line| {
-            let message: serde_json::Value = serde_json::from_slice(line).ok()?;
-            message["executable"].as_str().map(PathBuf::from)
-        });
-        Ok((name, programs.next_back().ok_or_else(|| format!("{cargo:?} made no program"))?))
+    // All at once, so that they share what they are built of.
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--locked", "--quiet", "--release", "--target", TARGET, "--message-format=json"]);
+    cargo.args(["-p", "towpath-cli", "--bin", "towpath", "-p", "towpath-bus", "--example", "vfio_proof"]);
+    cargo.args(["-p", "towpath", "--test", "learning_bridge"]);
+    cargo.arg("--manifest-path").arg(workspace.join("Cargo.toml")).arg("--target-dir").arg(&folder);
+    // In an emulated machine the last tenth of speed is worth less than the link time.
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    let output = cargo.output().map_err(|e| format!("{cargo:?}: {e}"))?;
+    assert!(output.status.success(), "{cargo:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let messages = output.stdout.split(|byte| *byte == b'\n');
+    let messages: Vec<serde_json::Value> = messages.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    let program = |name: &'static str| {
+        let mut named = messages.iter().filter(|message| message["target"]["name"] == name);
+        let path = named.find_map(|message| message["executable"].as_str());
+        Ok((name, path.map(PathBuf::from).ok_or_else(|| format!("{cargo:?} made no {name}"))?))
     };
-    let programs = wanted.into_iter().map(build).collect::<Result<Vec<_>, String>>()?;
+    let programs = ["towpath", "vfio_proof", "learning_bridge"].map(program);
+    let programs = programs.into_iter().collect::<Result<Vec<_>, String>>()?;
     for (_, program) in &programs {
         assert!(needs_no_library(program), "{} needs shared libraries", program.display());
     }

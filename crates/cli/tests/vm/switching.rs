@@ -14,7 +14,7 @@ fn a_bridge_with_vlans_is_the_bridge_of_a_kernel_that_filters_vlans() {
     inside("a bridge with VLANs beside the kernel's", |guest| {
         load(guest);
         let text = guest.run(&format!(
-            "PATH=/iproute2:$PATH TOWPATH_REQUIRE=all bridge_test --exact {SAME} --nocapture --test-threads 1"
+            "PATH=/iproute2:$PATH TOWPATH_REQUIRE=all learning_bridge --exact {SAME} --nocapture --test-threads 1"
         ));
         says(&text, &["seed ", "1 passed"]);
     });
