@@ -1,9 +1,12 @@
 //! The bridge beside the kernel's: the same frames in the same order through both, and what comes
 //! out of which port is the same. And ports that come and go under traffic.
 
+#[path = "support/random.rs"]
+mod random;
 #[path = "support/tap.rs"]
 mod tap;
 
+use random::Random;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tap::Tap;
@@ -30,19 +33,6 @@ fn taps(ns: &Namespace) -> Vec<Tap> {
     ns.set("ipv6/conf/all/disable_ipv6", "1");
     ns.set("ipv6/conf/default/disable_ipv6", "1");
     (0..PORTS).map(|n| Tap::new(ns, &format!("t{n}"), "")).collect()
-}
-
-/// A small generator of random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
 }
 
 /// Frames with their ports: stations that talk and move, groups, reserved groups, sources that are

@@ -13,9 +13,12 @@
 //! | identification and flow label of its own packets | random | counted, 0 | nothing depends on them |
 //! | to a link-local address of another host | by the same link | dropped as `martian` | such packets are not routed (RFC 4291 section 2.5.6) |
 
+#[path = "support/random.rs"]
+mod random;
 #[path = "support/tap.rs"]
 mod tap;
 
+use random::Random;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 use tap::Tap;
@@ -429,18 +432,8 @@ fn named_packets_leave_as_they_leave_the_forwarding_of_the_kernel() {
     }
 }
 
-/// A small generator of random numbers (splitmix64).
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-
+    /// One of the values.
     fn one<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize].clone()
     }

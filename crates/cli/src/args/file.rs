@@ -21,22 +21,23 @@ pub(crate) struct RunFile {
     /// Stop after this time: 10s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = span, overrides_with = "duration")]
     pub(crate) duration: Option<Duration>,
-    /// Make a socket at this path for 'towpath reload', 'state', 'top', 'tee', 'set', 'fdb', 'route' and 'neigh'
+    /// Make a socket at this path for 'towpath reload', 'state', 'top', 'tee', 'set', 'fdb',
+    /// 'route' and 'neigh'
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, overrides_with = "control")]
     pub(crate) control: Option<PathBuf>,
-    /// Serve HTTP at PORT of the loopback, ADDRESS:PORT or unix:PATH: a page at /, OpenMetrics at /metrics, JSON at /state.
-    /// There is no authentication: what can connect can read
+    /// Serve HTTP at PORT of the loopback, ADDRESS:PORT or unix:PATH: a page at /, OpenMetrics at
+    /// /metrics, JSON at /state. There is no authentication: what can connect can read
     #[arg(long, value_name = "ADDRESS", overrides_with = "metrics")]
     pub(crate) metrics: Option<Address>,
-    /// Whether each unit's threads give up the rights that its ports no longer need, once they are open; the thread that
-    /// opens ports at a reload keeps them
+    /// Whether each unit's threads give up the rights that its ports no longer need, once they are
+    /// open; the thread that opens ports at a reload keeps them
     #[arg(long, value_enum, default_value_t = SandboxArg::Prefer, env = "TOWPATH_SANDBOX", value_name = "LEVEL", overrides_with = "sandbox", help_heading = "Rights")]
     pub(crate) sandbox: SandboxArg,
     /// What is logged: error, warn, info, debug, off
     #[arg(long, value_name = "LEVEL", default_value = "info", overrides_with = "log", help_heading = "Output")]
     pub(crate) log: LevelFilter,
-    /// How it is logged, on standard error: text or json; journald: to the journal's socket, with fields; auto: to the
-    /// journal if systemd connected it
+    /// How it is logged, on standard error: text or json; journald: to the journal's socket, with
+    /// fields; auto: to the journal if systemd connected it
     #[arg(long, value_enum, default_value_t = Format::Auto, overrides_with = "log_format", help_heading = "Output")]
     pub(crate) log_format: Format,
     /// JSON on standard output: a line per interval, and the summary of each unit

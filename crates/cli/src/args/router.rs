@@ -16,12 +16,14 @@ pub(crate) struct Router {
     /// An address of a port with the length of its subnet: tap:a=192.0.2.1/24; may be repeated
     #[arg(long, value_name = "PORT=ADDRESS/LEN", conflicts_with = "mirror", help_heading = "Tables")]
     pub(crate) address: Vec<Of<Subnet>>,
-    /// A route as 'ip route' writes it: '198.51.100.0/24 via 192.0.2.2', 'default via 2001:db8::1 dev tap:a',
-    /// 'blackhole 10.0.0.0/8'; several 'via' share the flows, each with 'weight N' if it has another part than one
+    /// A route as 'ip route' writes it: '198.51.100.0/24 via 192.0.2.2', 'default via 2001:db8::1
+    /// dev tap:a', 'blackhole 10.0.0.0/8'; several 'via' share the flows, each with 'weight N' if
+    /// it has another part than one
     #[arg(long, value_name = "ROUTE", conflicts_with = "mirror", help_heading = "Tables")]
     pub(crate) route: Vec<RouteText>,
-    /// Use the addresses, routes and neighbours of a network namespace's kernel, so that FRR or BIRD run there. Each port
-    /// gets a tap there for what is for the router itself, of the name of the port's interface
+    /// Use the addresses, routes and neighbours of a network namespace's kernel, so that FRR or
+    /// BIRD run there. Each port gets a tap there for what is for the router itself, of the name of
+    /// the port's interface
     #[arg(long, value_name = "NETNS", help_heading = "Tables")]
     pub(crate) mirror: Option<String>,
     #[command(flatten)]

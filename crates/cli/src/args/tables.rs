@@ -5,6 +5,7 @@ use crate::control::tables::Target;
 use clap::{Args as ClapArgs, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
+use towpath::wire::ethernet::{MacText, parse_mac};
 
 /// Which table, and how much of it.
 #[derive(Debug, ClapArgs)]
@@ -73,6 +74,6 @@ pub(crate) struct Neigh {
 }
 
 fn mac(text: &str) -> Result<String, &'static str> {
-    let found = crate::control::tables::mac(text).map(crate::control::tables::shown);
+    let found = parse_mac(text).map(|mac| MacText(mac).to_string());
     found.ok_or("must be a MAC address such as 02:00:00:00:00:01")
 }

@@ -1,12 +1,13 @@
 //! Addresses of bridges, as requests and answers have them.
 
 use super::Service;
-use super::tables::{mac, shown, units};
+use super::tables::units;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use towpath::BridgeControl;
 use towpath::engine::bridge::fdb::FdbStats;
 use towpath::ports::kind::did_you_mean;
+use towpath::wire::ethernet::{MacText, parse_mac};
 
 /// What is to be changed before the addresses are listed, and where the list begins.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -78,7 +79,8 @@ pub(super) fn addresses(request: &Fdb, service: &Service) -> Result<Addresses, S
     let all = (service.observers)();
     let all: Vec<_> = all.into_iter().filter_map(|(name, one)| Some((name, one.bridge()?.clone()))).collect();
     let bridges: Vec<_> = units(&all, request.unit.as_deref(), "bridge")?;
-    let wanted = request.mac.as_deref().map(|text| mac(text).ok_or_else(|| format!("{text}: must be a MAC address")));
+    let wanted =
+        request.mac.as_deref().map(|text| parse_mac(text).ok_or_else(|| format!("{text}: must be a MAC address")));
     let wanted = wanted.transpose()?;
     let page = request.limit.unwrap_or(PAGE).min(PAGE);
     if let Some(port) = &request.port {
@@ -105,7 +107,7 @@ pub(super) fn addresses(request: &Fdb, service: &Service) -> Result<Addresses, S
             if is_other {
                 continue;
             }
-            let mac = shown(entry.mac);
+            let mac = MacText(entry.mac).to_string();
             if !is_behind {
                 // Addresses are in order: the last one that the client has may be gone meanwhile.
                 let after = request.after.as_ref();

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::str::FromStr;
 use towpath::ports::kind::did_you_mean;
+use towpath::wire::ethernet::{Mac, MacText, parse_mac};
 use towpath::{RouterControl, RouterRoute};
 
 /// Most lines of an answer.
@@ -26,7 +27,7 @@ pub(crate) enum Target {
     /// The default routes.
     Default,
     /// The neighbours of this Ethernet address.
-    Mac([u8; 6]),
+    Mac(Mac),
 }
 
 impl FromStr for Target {
@@ -37,7 +38,12 @@ impl FromStr for Target {
         match text {
             "default" => Ok(Target::Default),
             _ if text.contains('/') => text.parse().map(Target::Prefix),
-            _ => text.parse().map(Target::Address).ok().or_else(|| mac(text).map(Target::Mac)).ok_or(rule.to_owned()),
+            _ => text
+                .parse()
+                .map(Target::Address)
+                .ok()
+                .or_else(|| parse_mac(text).map(Target::Mac))
+                .ok_or(rule.to_owned()),
         }
     }
 }
@@ -56,21 +62,9 @@ impl From<Target> for String {
             Target::Address(address) => address.to_string(),
             Target::Prefix(Subnet { address, len }) => format!("{address}/{len}"),
             Target::Default => "default".to_owned(),
-            Target::Mac(mac) => shown(mac),
+            Target::Mac(mac) => MacText(mac).to_string(),
         }
     }
-}
-
-/// An Ethernet address as text.
-pub(crate) fn shown(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
-/// The Ethernet address of a text.
-pub(crate) fn mac(text: &str) -> Option<[u8; 6]> {
-    let is_byte = |part: &str| part.len() <= 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let bytes = text.split(':').map(|part| u8::from_str_radix(part, 16).ok().filter(|_| is_byte(part)));
-    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
 /// Which lines of a table.
@@ -219,14 +213,14 @@ fn is_to(route: &RouterRoute, to: Target) -> bool {
     }
 }
 
-/// The routes of routers: in the order of their prefixes, or those to an address with the one that is
-/// used first.
+/// The routes of routers: in the order of their prefixes, or those to an address with the one that
+/// is used first.
 ///
 /// # Errors
 /// No router runs, or a value breaks a rule.
 pub(super) fn routes(query: &Query, service: &Service) -> Result<Routes, String> {
     if let Some(Target::Mac(mac)) = query.to {
-        return Err(format!("{}: a route has no MAC address: towpath neigh", shown(mac)));
+        return Err(format!("{}: a route has no MAC address: towpath neigh", MacText(mac)));
     }
     let to_address = matches!(query.to, Some(Target::Address(_)));
     let mut first = First::new(query);
@@ -282,7 +276,7 @@ pub(super) fn neighbours(query: &Query, service: &Service) -> Result<Neighbours,
                     unit: name.clone(),
                     address,
                     port: port.to_owned(),
-                    mac: one.mac.map(shown),
+                    mac: one.mac.map(|mac| MacText(mac).to_string()),
                     state: one.state.name().to_owned(),
                 });
             }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   gather ──► State ──► facts of each port ──► Events: differs from the last line? ──► lines
-//!                        link, drops, missed,           and may it be told now?
+//!                        link, drops, missed,           and may it be logged now?
 //!                        events, sessions
 //! ```
 //!
-//! A fact is compared with what its last line told, not with the look before: what has to wait is
-//! told later, with all that rose meanwhile. A count has a line in [`WINDOW`], a link five. All units
-//! together have [`MOST`] lines at once and [`MOST`] in [`WINDOW`]; a line tells how many facts wait
-//! for that.
+//! A fact is compared with its last line, not with the look before: what has to wait is logged
+//! later, with all that rose meanwhile. A count has a line in [`WINDOW`], a link five. All units
+//! together have [`MOST`] lines at once and [`MOST`] in [`WINDOW`]; a line counts the facts that
+//! wait for that.
 
 use crate::state::{Port, State, Unit};
 use crate::units::grouped;
@@ -22,9 +22,9 @@ use tracing::Level;
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// Time in which a fact that goes on changing has one line.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Changes of a link that are told without a wait.
+/// Changes of a link that are logged without a wait.
 const LINKS: u32 = 5;
-/// Lines of all units that are told without a wait.
+/// Lines of all units that are logged without a wait.
 const MOST: u32 = 100;
 
 /// Events that are measurements: they rise, or change, while all is well.
@@ -118,7 +118,7 @@ impl Bucket {
 
 /// What the log has of a fact.
 #[derive(Debug)]
-struct Told {
+struct Logged {
     value: Value,
     bucket: Bucket,
 }
@@ -126,17 +126,17 @@ struct Told {
 /// What the log has of each unit.
 #[derive(Debug)]
 pub(super) struct Events {
-    units: BTreeMap<String, UnitTold>,
+    units: BTreeMap<String, UnitLogged>,
     all: Bucket,
     /// Facts that wait, as the log has it.
     waiting: usize,
 }
 
 #[derive(Debug, Default)]
-struct UnitTold {
+struct UnitLogged {
     /// How long it ran: if that is less than before, it was started anew.
     seconds: f64,
-    facts: BTreeMap<(String, About), Told>,
+    facts: BTreeMap<(String, About), Logged>,
 }
 
 impl Events {
@@ -150,14 +150,14 @@ impl Events {
         let (mut lines, mut late) = (Vec::new(), 0);
         units.retain(|name, _| state.units.iter().any(|unit| unit.name == *name));
         for unit in &state.units {
-            let told = units.entry(unit.name.clone()).or_default();
-            if unit.seconds < told.seconds {
-                *told = UnitTold::default();
+            let logged = units.entry(unit.name.clone()).or_default();
+            if unit.seconds < logged.seconds {
+                *logged = UnitLogged::default();
             }
-            told.seconds = unit.seconds;
-            late += told.look(unit, now, all, &mut lines);
+            logged.seconds = unit.seconds;
+            late += logged.look(unit, now, all, &mut lines);
         }
-        // Told when they begin to wait, and not again until none does.
+        // Once, when they begin to wait, and not again until none does.
         if late > 0 && *waiting == 0 {
             lines.push(Line {
                 level: Level::WARN,
@@ -174,7 +174,7 @@ impl Events {
     }
 }
 
-impl UnitTold {
+impl UnitLogged {
     /// Adds the lines of a unit; returns how many facts wait for those of others.
     fn look(&mut self, unit: &Unit, now: Instant, all: &mut Bucket, lines: &mut Vec<Line>) -> usize {
         let (mut facts, mut late) = (BTreeMap::new(), 0);
@@ -182,22 +182,22 @@ impl UnitTold {
             for (about, value) in facts_of(port) {
                 let (most, first) = if about == About::Link { (LINKS, "up") } else { (1, "") };
                 let key = (port.name.clone(), about);
-                let mut told = self.facts.remove(&key).unwrap_or_else(|| Told {
+                let mut logged = self.facts.remove(&key).unwrap_or_else(|| Logged {
                     value: if matches!(value, Value::Count(_)) { Value::Count(0) } else { Value::Text(first.into()) },
                     bucket: Bucket { left: most, filled: now },
                 });
-                if told.value != value && told.bucket.take(now, most, WINDOW) {
-                    let line = line(&unit.name, &port.name, &key.1, &told.value, &value);
+                if logged.value != value && logged.bucket.take(now, most, WINDOW) {
+                    let line = line(&unit.name, &port.name, &key.1, &logged.value, &value);
                     // What is ordinary delays nothing else.
                     if line.level == Level::DEBUG || all.take(now, MOST, WINDOW / MOST) {
                         lines.push(line);
-                        told.value = value;
+                        logged.value = value;
                     } else {
-                        told.bucket.left += 1;
+                        logged.bucket.left += 1;
                         late += 1;
                     }
                 }
-                facts.insert(key, told);
+                facts.insert(key, logged);
             }
         }
         // Those of ports and sessions that are gone are forgotten.
@@ -341,13 +341,13 @@ mod tests {
         }
         assert_eq!(at(10, 2010), [2000]);
         assert!(at(11, 2011).is_empty());
-        // The end of a burst is told as well.
+        // The end of a burst is logged as well.
         assert_eq!(at(20, 2011), [1]);
         assert_eq!((at(60, 2011), at(61, 2012), at(62, 2013)), (vec![], vec![1], vec![]));
     }
 
     #[test]
-    fn a_link_that_flaps_is_told_five_times_and_then_once_in_a_window_as_it_is_then() {
+    fn a_link_that_flaps_is_logged_five_times_and_then_once_in_a_window_as_it_is_then() {
         let (mut events, begin) = (Events::new(Instant::now()), Instant::now());
         let state = |second: u64| one(|port| port.link = if second.is_multiple_of(2) { "down" } else { "up" }.into());
         let mut lines = Vec::new();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_of_events_is_bounded_and_the_number_that_waits_is_told_once_and_nothing_is_lost() {
+    fn a_storm_of_events_is_bounded_and_the_number_that_waits_is_logged_once_and_nothing_is_lost() {
         let (mut events, begin) = (Events::new(Instant::now()), Instant::now());
         let all = u64::from(MOST) * 5;
         let storm = one(|port| port.events = (0..all).map(|n| (format!("e{n}"), n + 1)).collect());
@@ -366,12 +366,12 @@ mod tests {
         assert_eq!(lines.len() as u32, MOST + 1);
         let last = lines.last().unwrap();
         assert_eq!((last.kind, last.count), ("suppressed", Some(all - u64::from(MOST))));
-        let mut told = lines[..MOST as usize].to_vec();
+        let mut logged = lines[..MOST as usize].to_vec();
         for second in 1..=60 {
-            told.extend(events.look(&storm, begin + Duration::from_secs(second)));
+            logged.extend(events.look(&storm, begin + Duration::from_secs(second)));
         }
-        let sum: u64 = told.iter().map(|line| line.count.unwrap()).sum();
-        assert_eq!((told.len() as u64, sum), (all, all * (all + 1) / 2));
+        let sum: u64 = logged.iter().map(|line| line.count.unwrap()).sum();
+        assert_eq!((logged.len() as u64, sum), (all, all * (all + 1) / 2));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use towpath::engine::rules::PortSide;
 use towpath::engine::samples::{FlowCount, Side};
 use towpath::packet::Snapshot;
 use towpath::packet::port::{Layer, PortControl};
+use towpath::wire::ethernet::MacText;
 
 /// When the process began, and its command; the first call is in `main`.
 pub(crate) fn began() -> (Instant, &'static str) {
@@ -118,7 +119,7 @@ fn port(reading: &PortReading, queues: Option<&PortMeter>, link: &str, control: 
         }
         .into(),
         mtu: info.map_or(0, |info| info.mtu),
-        mac: mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
+        mac: mac.map(|mac| MacText(mac).to_string()),
         interface: interface.map(|interface| interface.name.clone()),
         netns: info.and_then(|info| info.netns.clone()),
         link: link.into(),

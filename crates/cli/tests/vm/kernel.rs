@@ -187,10 +187,10 @@ fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
     let mut tar = Command::new("tar");
     tar.args(["-x", "--wildcards", "-C"]).arg(folder).args(PARTS).stdin(archive).env("LC_ALL", "C");
     let done = tar.output().map_err(|e| format!("tar: {e}"))?;
-    let told = String::from_utf8_lossy(&done.stderr);
+    let errors = String::from_utf8_lossy(&done.stderr);
     let absent = |line: &str| line.ends_with("Not found in archive") || line.ends_with("due to previous errors");
-    if !done.status.success() && !told.lines().all(absent) {
-        return Err(format!("tar: {}: {told}", package.display()));
+    if !done.status.success() && !errors.lines().all(absent) {
+        return Err(format!("tar: {}: {errors}", package.display()));
     }
     let ended = open.and_then(|mut child| child.wait()).map_err(|e| format!("dpkg-deb: {e}"))?;
     if ended.success() { Ok(()) } else { Err(format!("dpkg-deb {}: {ended}", package.display())) }

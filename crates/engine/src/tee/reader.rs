@@ -52,8 +52,9 @@ impl TeeReader {
     }
 
     fn wait_for(&mut self, also: Option<RawFd>, time: Duration) {
-        self.attachment.take_new(&mut self.rings);
         self.notifier.arm();
+        // Behind the arming: records in a ring that was added before it woke nothing.
+        self.attachment.take_new(&mut self.rings);
         if self.rings.iter_mut().all(|ring| ring.peek().is_none()) {
             let mut set = PollSet::with_capacity(2);
             set.readable(self.notifier.fd());

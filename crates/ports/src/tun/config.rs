@@ -8,6 +8,7 @@ use towpath_packet::port::PortError;
 use towpath_sys::netdev::valid_name;
 pub use towpath_tun::Kind;
 use towpath_tun::{MAX_QUEUES, MIN_MTU};
+use towpath_wire::ethernet::{Mac, MacText, parse_mac};
 
 /// Largest `txqueuelen`: each queue has a ring of as many pointers.
 const MAX_QUEUE_LEN: u32 = 1 << 16;
@@ -203,9 +204,9 @@ impl Config {
         let len = self.queue_len.unwrap_or(1);
         rule((1..=MAX_QUEUE_LEN).contains(&len), "txqueuelen", len.to_string(), "must be from 1 to 65536")?;
         if let Some(mac) = self.mac {
-            rule(self.kind == Kind::Tap, "mac", show_mac(mac), "only a tap has a hardware address")?;
+            rule(self.kind == Kind::Tap, "mac", MacText(mac).to_string(), "only a tap has a hardware address")?;
             let unicast = mac[0] & 1 == 0 && mac != [0; 6];
-            rule(unicast, "mac", show_mac(mac), "must be a unicast address")?;
+            rule(unicast, "mac", MacText(mac).to_string(), "must be a unicast address")?;
         }
         for &(address, prefix) in &self.addresses {
             let bits = if address.is_ipv4() { 32 } else { 128 };
@@ -215,17 +216,11 @@ impl Config {
     }
 }
 
-fn show_mac(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
-fn mac(o: &mut Options) -> Result<Option<[u8; 6]>, PortError> {
+fn mac(o: &mut Options) -> Result<Option<Mac>, PortError> {
     let Some(text) = o.text("mac") else { return Ok(None) };
-    let bytes: Vec<u8> =
-        text.split(':').filter(|b| b.len() == 2).filter_map(|b| u8::from_str_radix(b, 16).ok()).collect();
-    match <[u8; 6]>::try_from(bytes) {
-        Ok(mac) if text.len() == 17 => Ok(Some(mac)),
-        _ => Err(o.error("mac", text, "must be six bytes such as 02:00:00:00:00:01")),
+    match parse_mac(&text) {
+        None => Err(o.error("mac", text, "must be six bytes such as 02:00:00:00:00:01")),
+        mac => Ok(mac),
     }
 }
 

@@ -145,7 +145,8 @@ impl Tables {
 ///
 /// let mut opener = Opener::new();
 /// let mut port = |name: &str, uri: &str| {
-///     RouterPorts::new(RouterInterface::named(name), opener.open(&uri.parse().unwrap(), Role::Both).unwrap())
+///     let opened = opener.open(&uri.parse().unwrap(), Role::Both).unwrap();
+///     RouterPorts::new(RouterInterface::named(name), opened)
 /// };
 /// let (lan, mut wan) = (port("lan", "veth:a"), port("wan", "null:"));
 /// wan.interface.addresses = vec![("192.0.2.1".parse()?, 24)];
