@@ -78,7 +78,7 @@ fn routes_neighbours_and_addresses_are_shown_by_unit_port_and_what_they_match() 
     // The router asks for its gateway.
     until("the bridge knows both", || addresses(&[]).len() == 2);
     assert_eq!(addresses(&["--port", "veth:x"]), ["02:74:70:00:00:00"]);
-    assert_eq!(addresses(&["2:74:70:0:0:0"]), ["02:74:70:00:00:00"]);
+    assert_eq!(addresses(&["02:74:70:00:00:00"]), ["02:74:70:00:00:00"]);
     assert_eq!((addresses(&["--vlan", "7"]), addresses(&["--limit", "1"]).len()), (vec![], 1));
 
     tables.refused(&["route", "--unit", "egde"], "--unit egde: must be a router: edge, more; did you mean edge?");
