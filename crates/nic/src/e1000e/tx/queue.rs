@@ -22,6 +22,8 @@ pub struct E1000eTx<B: Pci> {
     control: Control,
     number: u32,
     counters: Arc<Counters>,
+    /// The link that the offloads are for.
+    link: LinkStatus,
     offloads: Offloads,
     max_offloads: Offloads,
     /// The offloads have changed since packets were taken.
@@ -47,6 +49,7 @@ impl<B: Pci> E1000eTx<B> {
             control: device.control.clone(),
             number,
             counters,
+            link: LinkStatus::default(),
             offloads,
             max_offloads: offloads,
             has_changed: false,
@@ -56,7 +59,7 @@ impl<B: Pci> E1000eTx<B> {
             link_losses: 0,
             handle: QueueHandle::new(device),
         };
-        queue.follow_speed(queue.control.link());
+        queue.follow_link();
         queue.has_changed = false;
         queue
     }
@@ -73,6 +76,7 @@ impl<B: Pci> E1000eTx<B> {
 
     #[inline]
     fn runs(&mut self) -> bool {
+        self.follow_link();
         let E1000eTx { handle, ring, bar, hang, .. } = self;
         handle.runs(|cause| {
             let lost = cause == ResetCause::LinkLost;
@@ -140,7 +144,7 @@ impl<B: Pci> E1000eTx<B> {
             self.link_losses = losses;
             return;
         }
-        self.follow_speed(link);
+        self.follow_link();
         if self.number == 0 && !link.full_duplex {
             add_tx_statistics(&self.bar, &self.counters);
         }
@@ -164,9 +168,23 @@ impl<B: Pci> E1000eTx<B> {
         }
     }
 
+    /// Any queue's watchdog notes the link: this one follows before it sends the next packet.
+    #[inline]
+    fn follow_link(&mut self) {
+        let link = self.control.link();
+        if link != self.link {
+            self.link = link;
+            self.follow_speed();
+        }
+    }
+
     /// Below 1000 Mb/s the device does not segment (Linux: `e1000_probe`).
-    fn follow_speed(&mut self, link: LinkStatus) {
-        let slow = link.up && link.speed < 1000;
+    #[cold]
+    fn follow_speed(&mut self) {
+        if !self.link.up {
+            return;
+        }
+        let slow = self.link.speed < 1000;
         let offloads = if slow { self.max_offloads.without(Offloads::GSO) } else { self.max_offloads };
         if offloads != self.offloads {
             (self.offloads, self.has_changed) = (offloads, true);
