@@ -2,9 +2,8 @@
 //!
 //! | file | mechanism |
 //! |---|---|
-//! | `ring` | a descriptor ring in DMA memory, its words atomic; positions in a ring |
+//! | `ring` | a descriptor ring in DMA memory, its words atomic; what is in flight behind each descriptor |
 //! | `copybreak` | a receive buffer: copied and left mapped, or unmapped and taken; counts |
-//! | `slots` | the driver's shadow of a ring: what is in flight behind each descriptor |
 //! | `reset` | the reset that all queues of a device agree on, and the end of the last queue |
 //! | `faults` | faults that a driver survives, counted by name |
 //! | `end` | the end of a port: what its rings hold is freed, or leaked |
@@ -31,5 +30,4 @@ pub(crate) mod phy;
 pub(crate) mod reset;
 pub(crate) mod ring;
 pub(crate) mod settings;
-pub(crate) mod slots;
 pub(crate) mod watch;

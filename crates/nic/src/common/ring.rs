@@ -1,8 +1,14 @@
-//! A descriptor ring in memory that the device and the driver access at the same time.
+//! A descriptor ring in memory that the device and the driver access at the same time, and the
+//! driver's shadow of it.
 //!
 //! A descriptor is two 64-bit words in the device's byte order (little-endian). Each word is loaded
 //! and stored at once, as an atomic word. The ring knows no format: a driver decides what the words
 //! mean, and which descriptors are the device's.
+//!
+//! A slot of the shadow holds what is in flight behind a descriptor: an
+//! [`InFlight`](towpath_packet::InFlight) buffer or packet, its mapping, and what the driver noted.
+//! The device can change descriptors, but not slots: a completion is looked up there, by position or
+//! by a number that is bounded.
 
 use towpath_bus::barrier::dma_rmb;
 use towpath_bus::{Coherent, Dma, Domain, Iova, MapError};
@@ -72,6 +78,28 @@ impl DescRing {
     }
 }
 
+/// One `T` for each descriptor of a ring. An index outside of the ring, which no code path makes,
+/// finds nothing.
+#[derive(Debug)]
+pub(crate) struct Slots<T>(Box<[T]>);
+
+impl<T: Default> Slots<T> {
+    pub(crate) fn new(len: u32) -> Slots<T> {
+        Slots((0..len).map(|_| T::default()).collect())
+    }
+}
+
+impl<T> Slots<T> {
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.0.get_mut(index as usize)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut()
+    }
+}
+
 /// The position after `index` in a ring of `len` descriptors.
 #[inline]
 pub(crate) fn next(index: u32, len: u32) -> u32 {
@@ -101,5 +129,12 @@ mod tests {
         assert_eq!((next(6, 8), next(7, 8)), (7, 0));
         assert_eq!((ahead(6, 1, 8), ahead(6, 2, 8), ahead(6, 7, 8), ahead(3, 0, 8)), (7, 0, 5, 3));
         assert_eq!((distance(2, 5, 8), distance(6, 1, 8), distance(3, 3, 8)), (3, 3, 0));
+    }
+
+    #[test]
+    fn an_index_outside_finds_nothing() {
+        let mut slots = Slots::<u8>::new(4);
+        assert!(slots.get_mut(3).is_some());
+        assert!(slots.get_mut(4).is_none());
     }
 }

@@ -5,7 +5,7 @@ use super::config::{Config, DescAlloc};
 use super::descriptors::Descriptors;
 use super::ring::NO_DESC;
 use super::soc::Family;
-use crate::common::slots::Slots;
+use crate::common::ring::Slots;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use towpath_bus::{Dma, DmaMapper, Domain, MapError, Mapped};
 use towpath_packet::InFlight;

@@ -4,8 +4,7 @@
 use super::super::control::{Fault, FaultLog};
 use super::super::descriptors::{RxStatus, rx_descriptor};
 use crate::common::copybreak::{RxSlot, free_all, unmap_all};
-use crate::common::ring::{DescRing, ahead, distance, next};
-use crate::common::slots::Slots;
+use crate::common::ring::{DescRing, Slots, ahead, distance, next};
 use towpath_bus::{Dma, DmaMapper, Iova};
 use towpath_packet::{Cache, FromDevice, InFlight, Packet};
 

@@ -24,7 +24,7 @@ pub use queue::VirtioRx;
 use super::control::{Control, Fault};
 use crate::common::copybreak::{RxCounts, RxSlot, free_all, unmap_all};
 use crate::common::end::EndedRing;
-use crate::common::slots::Slots;
+use crate::common::ring::Slots;
 use burst::{BURST, Partial};
 use std::sync::Arc;
 use towpath_bus::{Dma, DmaMapper};
