@@ -6,7 +6,7 @@
 //!     00:07.0  virtio       ── nothing
 //!     00:08.0  slot         a NIC that is plugged in and out, on the same hub
 //!     00:0a.0  82540EM      a NIC without a driver here
-//!   guest: Debian's kernel, busybox, towpath linked statically, DPDK's testpmd
+//!   guest: Debian's kernel, busybox, towpath, DPDK's testpmd
 //! ```
 //!
 //! | module | what |
