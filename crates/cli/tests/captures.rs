@@ -50,7 +50,7 @@ fn record(hosts: &Hosts, file: &Path, least: usize, traffic: impl FnOnce()) -> S
         if std::mem::replace(&mut last, received) != received {
             since = Instant::now();
         }
-        received >= least as u64 || since.elapsed() > Duration::from_secs(5)
+        received >= least as u64 || since.elapsed() > Duration::from_secs(15)
     });
     towpath.stop().code(0).summary()
 }
