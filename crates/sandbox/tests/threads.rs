@@ -20,15 +20,15 @@ impl Asked {
     /// `first` runs before this returns.
     fn start(name: &str, first: impl FnOnce() + Send + 'static) -> Asked {
         let (ask, asked) = channel::<()>();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let run = move || {
             first();
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
             let _ = asked.recv();
             can_write()
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run).unwrap();
-        told.recv().unwrap();
+        receiver.recv().unwrap();
         Asked { ask, thread }
     }
 
@@ -49,15 +49,15 @@ fn unit(
     level: Level,
     between: impl FnOnce() -> Vec<Asked> + Send + 'static,
 ) -> (Result<Enforced, SandboxError>, Vec<Asked>) {
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let unit = Asked::start("unit", move || {
         let before = Threads::now().unwrap();
         let mut threads = between();
         let enforced = enforce_since(&before, &needs, level);
         threads.push(Asked::start("after", || ()));
-        tell.send((enforced, threads)).unwrap();
+        sender.send((enforced, threads)).unwrap();
     });
-    let (enforced, mut threads) = told.recv().unwrap();
+    let (enforced, mut threads) = receiver.recv().unwrap();
     threads.insert(0, unit);
     (enforced, threads)
 }

@@ -77,13 +77,13 @@ mod tests {
     /// A thread that runs until the sender is dropped, and its number.
     fn idle() -> (Sender<()>, JoinHandle<()>, libc::pid_t) {
         let (stop, stopped) = channel();
-        let (tell, told): (_, Receiver<libc::pid_t>) = channel();
+        let (sender, receiver): (_, Receiver<libc::pid_t>) = channel();
         let thread = std::thread::spawn(move || {
             // SAFETY: no pointers.
-            tell.send(unsafe { libc::gettid() }).unwrap();
+            sender.send(unsafe { libc::gettid() }).unwrap();
             let _ = stopped.recv();
         });
-        (stop, thread, told.recv().unwrap())
+        (stop, thread, receiver.recv().unwrap())
     }
 
     #[test]

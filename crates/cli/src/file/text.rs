@@ -46,7 +46,7 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// What is found wrong while a text is read: everything is told at once.
+/// What is found wrong while a text is read: all of it is shown at once.
 #[derive(Debug)]
 pub(super) struct Problems<'a> {
     text: &'a str,

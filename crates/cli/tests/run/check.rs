@@ -1,4 +1,4 @@
-//! What is wrong with a file is told before a port is opened.
+//! What is wrong with a file is shown before a port is opened.
 
 use crate::Instance;
 use crate::support::datapath::run;

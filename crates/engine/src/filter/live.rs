@@ -26,7 +26,7 @@ struct State {
     slots: Vec<(Arc<Slot>, LinkKind)>,
     /// Of lists that were replaced, and that a worker may still have.
     before: Vec<Hits>,
-    /// What lists that nobody has any more decided, of the rules that are in force.
+    /// Hits of lists that are no longer in use, of the rules that are in force.
     ended: BTreeMap<String, u64>,
 }
 

@@ -31,7 +31,7 @@ struct Ring {
     device: Option<Device>,
 }
 
-/// What the front end has told.
+/// What the front end has sent.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) offered: u64,

@@ -76,7 +76,7 @@ struct Ledger {
     sent: HashMap<u64, u32>,
     /// The last one continues in the next.
     open: bool,
-    /// Entries of the rings were overwritten: nothing can be told from them.
+    /// Entries of the rings were overwritten: they show nothing.
     void: bool,
 }
 

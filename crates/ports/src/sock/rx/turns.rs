@@ -4,7 +4,7 @@
 //! ```text
 //!   room of the burst ──┬── user 1: a half ──┬── session a: a quarter
 //!                       │                    └── session b: a quarter
-//!                       └── user 2: a half ───── session c: a half        what is left: whoever has more
+//!                       └── user 2: a half ───── session c: a half        what is left: those who have more
 //! ```
 //!
 //! A user with many sessions gets no more than one with a single session, if both have enough to

@@ -53,7 +53,7 @@ fn step(rig: &mut Rig) {
 
 /// Closes the test's own descriptor of a lingering connection: if it is the last one, that waits for
 /// the other end.
-fn let_go(near: TcpStream) {
+fn close_slowly(near: TcpStream) {
     std::thread::spawn(move || drop(near));
 }
 
@@ -62,7 +62,7 @@ fn let_go(near: TcpStream) {
 fn bad_kick(program: &Program) -> (bool, TcpStream) {
     let (near, far) = lingering();
     let sent = seqpacket::send(program.kick.as_fd(), &[], &[near.as_fd()]).is_ok();
-    let_go(near);
+    close_slowly(near);
     (sent, far)
 }
 
@@ -138,7 +138,7 @@ fn descriptors_behind_the_hello_are_closed_with_the_connection_and_nothing_waits
             // Refused if the session is open by now.
             let _ = seqpacket::send(connection.as_fd(), b"and", &[near.as_fd()]);
             let _ = seqpacket::send(connection.as_fd(), b"more", &[]);
-            let_go(near);
+            close_slowly(near);
             rig.until_event("sessions-ended", count);
             is_closed(far, || step(&mut rig));
         }
@@ -167,7 +167,7 @@ fn a_hello_with_another_descriptor_than_memory_is_refused_with_the_rule_and_how_
         let (connection, answer, _) = send_hello(&rig, b"what?", &[near.as_fd()]);
         assert!(matches!(answer, Some(Answer::Refusal(_))), "{answer:?}");
         drop(connection);
-        let_go(near);
+        close_slowly(near);
         is_closed(far, || ());
         assert_eq!(rig.event("sessions-refused"), 4);
         rig.end();
