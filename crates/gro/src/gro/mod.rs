@@ -254,3 +254,6 @@ impl<S: Segment> Gro<S> {
         out.packet(segment);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -104,21 +104,23 @@ impl<S: Segment> Gro<S> {
         let Some(hash) = self.hasher.guess::<L3>(b, vlan) else {
             return self.push_uncommon::<L3>(packet, out);
         };
-        if let Some((at, flow)) = self.table.youngest(hash)
-            && (flow.has_begun() || begin(flow, b, &self.config))
-            && let Some(verify) = rules::predicted::<L3, S>(flow, &packet, b, vlan)
-        {
-            let joined = append_predicted(flow, packet, verify, &self.config, out);
-            if EXPECTS {
-                self.table.came(at, self.stats.merged);
+        if let Some((at, flow)) = self.table.youngest(hash) {
+            if flow.segment.is_none() {
+                if flow.may_go_on::<L3>(b) {
+                    return self.push_closed::<L3>(packet, hash, at, out);
+                }
+            } else if (flow.has_begun() || begin(flow, b, &self.config))
+                && let Some(verify) = rules::predicted::<L3, S>(flow, &packet, b, vlan)
+            {
+                let joined = append_predicted(flow, packet, verify, &self.config, out);
+                if EXPECTS {
+                    self.table.came(at, self.stats.merged);
+                }
+                return match joined {
+                    Ok(None) => self.stats.merged += 1,
+                    joined => self.after::<L3>(at, joined, out),
+                };
             }
-            return match joined {
-                Ok(None) => self.stats.merged += 1,
-                joined => self.after::<L3>(at, joined, out),
-            };
-        }
-        if let Some(at) = self.table.closed::<L3>(hash, b) {
-            return self.push_closed::<L3>(packet, hash, at, out);
         }
         self.push_first::<L3>(packet, hash, vlan, out);
     }
@@ -160,6 +162,10 @@ impl<S: Segment> Gro<S> {
     #[inline(never)]
     fn join_common<const L3: usize>(&mut self, at: u16, packet: S, out: &mut impl Sink<S>) {
         let joined = self.join::<L3>(at, packet, out);
+        // So that a flow behind another one of its chain is expected like any other.
+        if Self::HANDLES && joined.is_ok() {
+            self.table.came(at, self.stats.merged);
+        }
         self.after::<L3>(at, joined, out);
     }
 

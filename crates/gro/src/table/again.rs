@@ -5,17 +5,6 @@ use core::mem::swap;
 use super::{Chain, Flow, HEADS, Table};
 
 impl<S> Table<S> {
-    /// The closed flow with this hash, if it is a [usual](crate::shape::Shape::is_usual) one, and `b` may be the
-    /// beginning of the packet that was predicted of it: a field that differs in every packet is
-    /// as predicted.
-    #[inline(always)]
-    pub(crate) fn closed<const L3: usize>(&self, hash: u64, b: &[u8]) -> Option<u16> {
-        let at = self.heads[hash as usize % HEADS];
-        let flow = self.flows.get(usize::from(at))?;
-        let may_go_on = flow.hash == hash as u32 && flow.usual && flow.expected.has_ip_word::<L3>(b);
-        (may_go_on && flow.segment.is_none()).then_some(at)
-    }
-
     /// Opens the closed flow at `at` again, with the packet that was predicted when [everything was
     /// closed](Self::close_all). Its state is what it would be after its second packet. Returns the
     /// packet if there is no room, or if others of its chain are held.

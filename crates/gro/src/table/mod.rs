@@ -45,7 +45,7 @@ use expect::{Doubt, Trail};
 pub(crate) use flow::{Flow, tag_and_len};
 
 /// Number of chains. With the most flows that there can be, each has four.
-const HEADS: usize = 1 << 13;
+pub(crate) const HEADS: usize = 1 << 13;
 /// Flow numbers are 16 bits.
 const MAX_FLOWS: usize = 1 << 15;
 const MIN_FLOWS: usize = 8;
@@ -120,12 +120,12 @@ impl<S> Table<S> {
         self.now = now;
     }
 
-    /// The flow with this hash, if it is the youngest of its chain.
+    /// The flow with this hash, if it was the last of its chain to be opened. It may be closed.
     #[inline(always)]
     pub(crate) fn youngest(&mut self, hash: u64) -> Option<(u16, &mut Flow<S>)> {
         let at = self.heads[hash as usize % HEADS];
         let flow = self.flows.get_mut(usize::from(at))?;
-        (flow.hash == hash as u32 && flow.segment.is_some()).then_some((at, flow))
+        (flow.hash == hash as u32).then_some((at, flow))
     }
 
     /// The flow with this hash; if there is none, the chain that it would join.
