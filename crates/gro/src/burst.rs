@@ -16,6 +16,18 @@ pub(crate) const WINDOW: usize = 64;
 /// recognised as singletons.
 const SLOTS: usize = 1 << 12;
 
+/// How packets are looked at to see that none of them merges with another. Two that can have the
+/// same key, unless one of them stays alone, which is asked only of a packet with the key of another
+/// before it.
+pub(crate) trait Look<P>: Copy {
+    /// The key of a usual packet, without a call.
+    fn usual_key(&self, packet: &P) -> Option<u64>;
+    /// The key of any other.
+    fn unusual_key(&self, packet: &P) -> u64;
+    /// Whether a packet merges with nothing.
+    fn stays_alone(&self, packet: &P) -> bool;
+}
+
 /// Packets of a burst, in the order they came.
 pub(crate) struct Window<S> {
     packets: [Option<S>; WINDOW],
@@ -62,32 +74,49 @@ impl<S: Segment> Window<S> {
     }
 
     /// Whether no two packets of a burst can merge. `false` also if they are more than a window's.
-    ///
-    /// Two that can have the same `key`, unless one of them `stays_alone`, which is asked only of a
-    /// packet with the key of another before it. Here keys that only end alike are distinguished:
-    /// only then are the earlier ones searched.
     #[inline(always)]
-    pub(crate) fn are_strangers<P>(
-        &mut self,
-        burst: &[P],
-        key: impl Fn(&P) -> u64,
-        stays_alone: impl Fn(&P) -> bool,
-    ) -> bool {
+    pub(crate) fn are_strangers<P>(&mut self, burst: &[P], look: impl Look<P>) -> bool {
         if burst.len() > WINDOW {
             return false;
         }
-        let (seen, number) = (&mut *self.seen, self.first);
+        let number = self.first;
         self.first = number.wrapping_add(WINDOW as u16);
-        for (n, packet) in burst.iter().enumerate() {
-            let key = key(packet);
-            self.hashes[n % WINDOW] = key;
-            let before = replace(&mut seen[key as usize % SLOTS], number);
-            // An equal number of an earlier burst costs no more than a search.
-            if before == number && has(&self.hashes, n, key) && !stays_alone(packet) {
+        let mut from = 0;
+        while let Some(at) = self.first_odd(burst, from, number, look) {
+            if !self.is_stranger(burst, at, number, look) {
                 return false;
             }
+            from = at + 1;
         }
         true
+    }
+
+    /// The first packet from `from` on that needs more than the shortest look. Apart, because a
+    /// loop that calls nothing keeps all that it needs in registers.
+    #[inline(always)]
+    fn first_odd<P>(&mut self, burst: &[P], from: usize, number: u16, look: impl Look<P>) -> Option<usize> {
+        let (seen, rest) = (&mut *self.seen, burst.get(from..)?);
+        for (n, (packet, to)) in rest.iter().zip(self.hashes.get_mut(from..)?).enumerate() {
+            let Some(key) = look.usual_key(packet) else { return Some(from + n) };
+            let last = &mut seen[key as usize % SLOTS];
+            // An equal number of an earlier burst costs no more than a search.
+            if *last == number {
+                return Some(from + n);
+            }
+            (*last, *to) = (number, key);
+        }
+        None
+    }
+
+    /// Whether packet `at` merges with none before it. Keys that only end alike are distinguished
+    /// here: only now are the earlier ones searched.
+    #[inline(never)]
+    fn is_stranger<P>(&mut self, burst: &[P], at: usize, number: u16, look: impl Look<P>) -> bool {
+        let Some(packet) = burst.get(at) else { return true };
+        let key = look.usual_key(packet).unwrap_or_else(|| look.unusual_key(packet));
+        self.hashes[at % WINDOW] = key;
+        let before = replace(&mut self.seen[key as usize % SLOTS], number);
+        before != number || !has(&self.hashes, at, key) || look.stays_alone(packet)
     }
 
     /// Takes a packet out, with its hash.

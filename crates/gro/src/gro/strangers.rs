@@ -3,7 +3,8 @@
 use towpath_wire::offload::LinkKind;
 
 use super::Gro;
-use crate::burst::WINDOW;
+use crate::burst::{Look, WINDOW};
+use crate::key::Hasher;
 use crate::rules;
 use crate::segment::{Segment, Sink};
 
@@ -35,12 +36,8 @@ impl<S: Segment> Gro<S> {
 
     #[inline(always)]
     fn are_strangers<const L3: usize, P>(&mut self, burst: &[P], head: impl Fn(&P) -> &[u8]) -> bool {
-        let (hasher, udp) = (self.hasher, self.config.udp);
-        self.window.are_strangers(
-            burst,
-            |packet| hasher.key::<L3>(head(packet)),
-            |packet| rules::stays_alone::<L3>(head(packet), &hasher, udp),
-        )
+        let look = Heads::<L3, _> { head: &head, hasher: self.hasher, udp: self.config.udp };
+        self.window.are_strangers(burst, look)
     }
 
     #[inline(always)]
@@ -78,5 +75,38 @@ impl<S: Segment> Gro<S> {
     #[inline(always)]
     fn would_merge_with_nothing<const L3: usize>(&self, packet: &S, hash: u64) -> bool {
         self.hasher.common::<L3>(packet.head()).is_some() && self.table.find(hash).is_err()
+    }
+}
+
+/// Packets of which only the beginnings are known; IP begins at `L3`.
+struct Heads<'a, const L3: usize, H> {
+    head: &'a H,
+    hasher: Hasher,
+    udp: bool,
+}
+
+impl<const L3: usize, H> Clone for Heads<'_, L3, H> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<const L3: usize, H> Copy for Heads<'_, L3, H> {}
+
+impl<const L3: usize, P, H: Fn(&P) -> &[u8]> Look<P> for Heads<'_, L3, H> {
+    #[inline(always)]
+    fn usual_key(&self, packet: &P) -> Option<u64> {
+        self.hasher.usual_key::<L3>((self.head)(packet))
+    }
+
+    #[inline(always)]
+    fn unusual_key(&self, packet: &P) -> u64 {
+        self.hasher.unusual_key::<L3>((self.head)(packet))
+    }
+
+    #[inline(always)]
+    fn stays_alone(&self, packet: &P) -> bool {
+        rules::stays_alone::<L3>((self.head)(packet), &self.hasher, self.udp)
     }
 }
