@@ -123,6 +123,13 @@ impl<const N: usize> Batch<N> {
         DrainFront { batch: self, at: 0, end: n, total }
     }
 
+    /// Takes packets from the front one by one, each after a look at it.
+    #[inline]
+    pub fn front(&mut self) -> Front<'_, N> {
+        let total = std::mem::replace(&mut self.len, 0);
+        Front { batch: self, at: 0, total }
+    }
+
     /// Moves packets from the front of `other` to the end of this batch, as many as it has room
     /// for; returns their number.
     #[inline]
@@ -200,6 +207,52 @@ impl<const N: usize> Drop for DrainFront<'_, N> {
     }
 }
 
+/// The packets of a batch, of which the first ones are taken: [`Batch::front`] returns it. Dropping
+/// it moves the rest to the front.
+pub struct Front<'a, const N: usize> {
+    batch: &'a mut Batch<N>,
+    at: usize,
+    total: usize,
+}
+
+impl<const N: usize> Front<'_, N> {
+    /// The first packet that was not taken.
+    #[inline]
+    pub fn peek(&mut self) -> Option<&mut Packet> {
+        if self.at == self.total {
+            return None;
+        }
+        // SAFETY: slots from `at` up to the old length are initialised.
+        Some(unsafe { self.batch.slots.get_unchecked_mut(self.at).assume_init_mut() })
+    }
+
+    /// Takes that packet.
+    #[inline]
+    pub fn take(&mut self) -> Option<Packet> {
+        if self.at == self.total {
+            return None;
+        }
+        // SAFETY: as in `peek`; `at` moves past each slot exactly once.
+        let packet = unsafe { self.batch.slots.get_unchecked(self.at).assume_init_read() };
+        self.at += 1;
+        Some(packet)
+    }
+}
+
+impl<const N: usize> Drop for Front<'_, N> {
+    #[inline]
+    fn drop(&mut self) {
+        let rest = self.total - self.at;
+        if rest > 0 && self.at > 0 {
+            let slots = self.batch.slots.as_mut_ptr();
+            // SAFETY: slots at..total are initialised and were not taken; they stay inside the
+            // array. The batch's length covers them only after the move.
+            unsafe { std::ptr::copy(slots.add(self.at), slots, rest) };
+        }
+        self.batch.len = rest;
+    }
+}
+
 impl<const N: usize> Default for Batch<N> {
     fn default() -> Batch<N> {
         Batch::new()
@@ -247,8 +300,21 @@ mod tests {
         let first = batch.drain_front(3).next().unwrap();
         assert_eq!((first.linear(), numbers(&batch)), (&[0][..], vec![3, 4, 5, 6, 7]));
         batch.push_front(first).unwrap();
+        let mut front = batch.front();
+        assert_eq!(front.peek().unwrap().linear(), [0]);
+        assert_eq!((front.take().unwrap().linear(), front.take().unwrap().linear()), (&[0][..], &[3][..]));
+        assert_eq!(front.peek().unwrap().linear(), [4]);
+        drop(front);
+        assert_eq!(numbers(&batch), [4, 5, 6, 7]);
+        drop(batch.front());
+        assert_eq!(numbers(&batch), [4, 5, 6, 7]);
+        let mut front = batch.front();
+        drop((front.take(), front.take(), front.take(), front.take(), front.take()));
+        assert!(front.peek().is_none());
+        drop(front);
+        assert!(batch.is_empty());
         assert_eq!(numbers(&batch), [0, 3, 4, 5, 6, 7]);
-        drop((batch.drain_front(9).count(), batch, cache));
+        drop((batch, cache));
         assert_eq!(pool.stats().free, 32);
     }
 }

@@ -70,7 +70,7 @@ mod untrusted;
 pub mod vnet;
 pub mod xsk_ring;
 
-pub use batch::{Batch, DrainFront};
+pub use batch::{Batch, DrainFront, Front};
 pub use buf::{Buf, Chunk};
 pub use counters::{Counters, DropReason, DropWatch, Missed, Snapshot};
 pub use extbuf::{ExtBufGauge, ExtBufOwner, ExtBufPool};

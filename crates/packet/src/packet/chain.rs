@@ -22,6 +22,18 @@ impl Packet {
         Chunks { next }
     }
 
+    /// Its bytes if they are in one contiguous piece, and there are any.
+    #[inline]
+    pub fn only_chunk(&self) -> Option<Chunk<'_>> {
+        let (meta, len) = (self.meta(), self.len());
+        if len > 0 && (usize::from(meta.room.len) == len || meta.is_extbuf_head()) {
+            // SAFETY: all bytes of the packet begin at `data`, inside the chunk that the borrowed
+            // packet owns; bytes that others may write are marked as untrusted.
+            return Some(unsafe { Chunk::new(meta.data, len, meta.is_untrusted()) });
+        }
+        self.chunks().next().filter(|chunk| chunk.len() == len)
+    }
+
     /// The regions of its [external buffers](crate::ExtBufPool), one per buffer: for drivers that
     /// map memory on first use. [Owned](Packet::from_owner) buffers have none.
     pub fn extbuf_regions(&self) -> impl Iterator<Item = &RegionHandle> {

@@ -251,6 +251,26 @@ impl Packet {
         Ok(&mut self.linear_mut()[old..])
     }
 
+    /// Adds `n` bytes as [`push_back`](Packet::push_back), and returns the `N` bytes that begin
+    /// there to be written: those of them that are not added stay tailroom.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the tailroom is smaller than either, or if fragments follow.
+    #[inline]
+    pub fn push_back_array<const N: usize>(&mut self, n: usize) -> Result<&mut [u8; N], NoRoom> {
+        let at = self.spare();
+        let meta = self.meta_mut();
+        if n.max(N) > usize::from(meta.room.tailroom) || meta.room.frags != 0 {
+            return Err(NoRoom);
+        }
+        meta.room.tailroom -= n as u16;
+        meta.room.len += n as u16;
+        meta.total += n as u32;
+        // SAFETY: the tailroom had `N` initialised bytes from `at` on, inside the head's chunk,
+        // which only this packet uses; the packet is borrowed exclusively.
+        Ok(unsafe { at.cast().as_mut() })
+    }
+
     /// The head's chunk alone, to be [shared](crate::SharedBuf).
     ///
     /// # Errors
