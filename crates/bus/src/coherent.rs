@@ -85,6 +85,20 @@ impl Coherent {
         }
     }
 
+    /// Stores two 64-bit words, the first one at byte offset `at`: each is one store.
+    #[inline]
+    pub fn store64s(&self, at: usize, [first, second]: [u64; 2]) {
+        // The second word ends last. Both are aligned, or neither is.
+        if let Some(last) = at.checked_add(8)
+            && let Some(word) = self.word64(last)
+        {
+            // SAFETY: the eight bytes in front of a word of the region that is not its first are
+            // one as well: inside, aligned, alive as long as `self`; every access is atomic.
+            unsafe { AtomicU64::from_ptr(self.at.add(at).cast().as_ptr()) }.store(first.to_le(), Relaxed);
+            word.store(second.to_le(), Relaxed);
+        }
+    }
+
     /// Loads the 64-bit word at byte offset `at`.
     #[inline]
     pub fn load64(&self, at: usize) -> u64 {

@@ -44,6 +44,13 @@ impl Mapped {
     pub fn iova(&self) -> Iova {
         self.iova
     }
+
+    /// Whether [`DmaMapper::unmap`] has something to do: the buffer does not lie in memory that
+    /// stays mapped.
+    #[inline]
+    pub fn is_temporary(&self) -> bool {
+        self.slot.is_some()
+    }
 }
 
 /// Pieces of a packet that are mapped as one.
@@ -220,10 +227,16 @@ impl<D: Dma> DmaMapper<D> {
 
     #[inline]
     fn try_map(&mut self, at: NonNull<u8>, len: usize, access: Access) -> Result<Mapped, MapError> {
-        let (iova, offset) = self.locate(at, len)?;
-        if let Some(iova) = iova {
-            return Ok(Mapped { iova: iova.add(offset), slot: None });
+        match self.locate(at, len)? {
+            (Some(iova), offset) => Ok(Mapped { iova: iova.add(offset), slot: None }),
+            (None, _) => self.map_slot(at, len, access),
         }
+    }
+
+    /// Maps a buffer into a slot of the window. Not inline: callers have few registers for the
+    /// buffers that stay mapped otherwise.
+    #[inline(never)]
+    fn map_slot(&mut self, at: NonNull<u8>, len: usize, access: Access) -> Result<Mapped, MapError> {
         if self.buffers.as_ref().is_some_and(|b| b.free.is_empty()) {
             self.flush()?;
         }
@@ -295,6 +308,13 @@ impl<D: Dma> DmaMapper<D> {
             self.recent.retain(|memory| !memory.external);
             self.external = self.domain.unmap_unused();
         }
+    }
+
+    /// Whether buffers are mapped one by one. Otherwise no mapping
+    /// [is temporary](Mapped::is_temporary).
+    #[inline]
+    pub fn maps_buffers(&self) -> bool {
+        self.buffers.is_some()
     }
 
     /// Unmaps a buffer. The device cannot reach it once [`sync_iotlb`](DmaMapper::sync_iotlb) has
