@@ -181,19 +181,23 @@ impl GenRx {
     #[inline]
     fn fill<const V6: bool, const TCP: bool>(&mut self, out: &mut Batch, from: usize) -> u64 {
         let (mut bytes, mut filled) = (0, from);
+        // Not through `self`, which the compiler would read again for each packet.
+        let GenRx { plan, flows, super_packet, cache, .. } = self;
+        let (plan, flows, mut next) = (&**plan, flows.as_mut_slice(), self.next);
         for packet in &mut out.as_mut_slice()[from..] {
-            let Some(flow) = self.flows.get_mut(self.next) else { break };
-            let made = match &mut self.super_packet {
-                None => make::<V6, TCP>(packet, flow, &self.plan, &mut self.cache),
-                Some(super_packet) => super_packet.make::<V6, TCP>(packet, flow, &self.plan, &mut self.cache),
+            let Some(flow) = flows.get_mut(next) else { break };
+            let made = match super_packet {
+                None => make::<V6, TCP>(packet, flow, plan, cache),
+                Some(super_packet) => super_packet.make::<V6, TCP>(packet, flow, plan, cache),
             };
             if made.is_none() {
                 break;
             }
-            self.next = if self.next + 1 < self.flows.len() { self.next + 1 } else { 0 };
+            next = if next + 1 < flows.len() { next + 1 } else { 0 };
             bytes += packet.len() as u64;
             filled += 1;
         }
+        self.next = next;
         while out.len() > filled
             && let Some(packet) = out.pop()
         {
@@ -202,6 +206,9 @@ impl GenRx {
         bytes
     }
 }
+
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
 
 /// Turns an empty packet into the next one of its flow. `None` without buffers; the flow is not
 /// advanced then.
@@ -213,24 +220,50 @@ fn make<const V6: bool, const TCP: bool>(
     cache: &mut Cache,
 ) -> Option<()> {
     let sizes = plan.sizes.get(usize::from(flow.turn))?;
-    let head = flow.head.get(..sizes.len).unwrap_or(&flow.head);
-    let rest = plan.payload.get(HEAD - plan.headers..sizes.payload).unwrap_or_default();
-    if sizes.len <= packet.tailroom() {
-        let (front, behind) = packet.push_back(sizes.len).ok()?.split_at_mut(head.len());
-        front.copy_from_slice(head);
-        if !rest.is_empty() && !plan.stale {
-            behind.copy_from_slice(rest);
+    if let Ok(head) = packet.push_back_array::<HEAD>(sizes.len) {
+        // By lines, also in front of a shorter packet: their length is known, and the room is there.
+        head[..LINE].copy_from_slice(&flow.head[..LINE]);
+        if sizes.len > LINE {
+            head[LINE..].copy_from_slice(&flow.head[LINE..]);
+        }
+        stamp::packet::<V6, TCP>(head, flow, sizes, plan)?;
+        if sizes.len > HEAD && !plan.stale {
+            packet.linear_mut().get_mut(HEAD..)?.copy_from_slice(behind_head(plan, sizes));
         }
     } else {
-        chain(packet, head, rest, cache)?;
+        make_chained::<V6, TCP>(packet, flow, sizes, plan, cache)?;
     }
-    stamp::packet::<V6, TCP>(packet.linear_mut(), flow, sizes, plan)?;
-    flow.turn = if usize::from(flow.turn) + 1 < plan.sizes.len() { flow.turn + 1 } else { 0 };
+    let turn = usize::from(flow.turn) + 1;
+    flow.turn = if turn < plan.sizes.len() { turn as u16 } else { 0 };
     Some(())
+}
+
+/// As [`make`], in as many chunks as needed.
+#[inline(never)]
+fn make_chained<const V6: bool, const TCP: bool>(
+    packet: &mut Packet,
+    flow: &mut Flow,
+    sizes: &Sizes,
+    plan: &Plan,
+    cache: &mut Cache,
+) -> Option<()> {
+    let len = sizes.len.min(HEAD);
+    chain(packet, flow.head.get(..len)?, behind_head(plan, sizes), cache)?;
+    let mut head = flow.head;
+    stamp::packet::<V6, TCP>(&mut head, flow, sizes, plan)?;
+    packet.linear_mut().get_mut(..len)?.copy_from_slice(head.get(..len)?);
+    Some(())
+}
+
+/// The payload behind the copied head.
+#[inline]
+fn behind_head<'a>(plan: &'a Plan, sizes: &Sizes) -> &'a [u8] {
+    plan.payload.get(HEAD - plan.headers..sizes.payload).unwrap_or_default()
 }
 
 impl SuperPacket {
     /// Turns an empty packet into the next super-packet of its flow. `None` as for [`make`].
+    #[inline(never)]
     fn make<const V6: bool, const TCP: bool>(
         &mut self,
         packet: &mut Packet,

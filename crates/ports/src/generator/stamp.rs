@@ -3,10 +3,14 @@
 //! Their offsets are constants behind the IP header, and each checksum is one fold of precomputed
 //! sums. So the cost does not depend on the packet's length.
 
-use super::flow::{Flow, Plan, Sizes};
+use super::flow::{Flow, HEAD, Plan, Sizes};
 use super::tag::{self, Stamp, fold, words};
 use towpath_packet::{Checksum, Packet};
 use towpath_wire::{checksum, ipv4, ipv6, tcp, udp};
+
+/// Bytes from the IP header on in which fields are written, at most: headers, and the number of the
+/// tag.
+const FIELDS: usize = ipv6::HEADER_LEN + tcp::HEADER_LEN + tag::LEN;
 
 /// Writes the IP header's fields; returns the bytes behind it.
 #[inline]
@@ -39,28 +43,26 @@ fn transport<'a, const TCP: bool>(bytes: &'a mut [u8], flow: &Flow, sizes: &Size
     Some(rest)
 }
 
-/// Turns a copy of the flow's template into its next packet, with all checksums, and advances the
+/// Turns a copy of the flow's head into that of its next packet, with all checksums, and advances the
 /// flow. `None` if the headers are truncated.
 #[inline]
 pub(super) fn packet<const V6: bool, const TCP: bool>(
-    bytes: &mut [u8],
+    head: &mut [u8; HEAD],
     flow: &mut Flow,
     sizes: &Sizes,
     plan: &Plan,
 ) -> Option<()> {
-    let rest = network::<V6>(bytes.get_mut(plan.l3..)?, flow, sizes)?;
-    let mut sum = flow.pseudo_sum + flow.transport_sum + sizes.sum;
-    if TCP {
-        sum += words(flow.tcp_seq);
-    }
-    if plan.tagged {
-        sum += words(flow.number);
-    }
-    let check = match TCP {
-        true => checksum::finish(fold(sum)),
+    // So the one check of a bound is here.
+    let bytes: &mut [u8; FIELDS] = head.get_mut(plan.l3..)?.first_chunk_mut()?;
+    let rest = network::<V6>(bytes, flow, sizes)?;
+    let check = if plan.stale && !TCP {
         // No checksum ([RFC 768](https://www.rfc-editor.org/rfc/rfc768)).
-        false if plan.stale => 0,
-        false => checksum::finish_udp(fold(sum)),
+        0
+    } else {
+        let number = if plan.tagged { words(flow.number) } else { 0 };
+        let seq = if TCP { words(flow.tcp_seq) } else { 0 };
+        let sum = fold(flow.pseudo_sum + flow.transport_sum + sizes.sum + number + seq);
+        if TCP { checksum::finish(sum) } else { checksum::finish_udp(sum) }
     };
     let payload = transport::<TCP>(rest, flow, sizes, check)?;
     if plan.tagged {
@@ -68,7 +70,9 @@ pub(super) fn packet<const V6: bool, const TCP: bool>(
     }
     flow.number = flow.number.wrapping_add(1);
     flow.id = flow.id.wrapping_add(1);
-    flow.tcp_seq = flow.tcp_seq.wrapping_add(sizes.payload as u32);
+    if TCP {
+        flow.tcp_seq = flow.tcp_seq.wrapping_add(sizes.payload as u32);
+    }
     Some(())
 }
 

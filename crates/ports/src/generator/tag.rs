@@ -1,8 +1,6 @@
 //! What a generator writes to the beginning of a payload: the flow and the packet's number; with
 //! `stamp=time` also the trial and the time.
 
-use towpath_wire::checksum;
-
 /// Bytes of a tag.
 pub(super) const LEN: usize = 10;
 /// Bytes of a tag with trial and time.
@@ -98,12 +96,14 @@ pub(super) fn words(number: u32) -> u32 {
 /// A partial sum folded to 16 bits (RFC 1071 section 4.1).
 #[inline]
 pub(super) fn fold(sum: u32) -> u16 {
-    checksum::add((sum >> 16) as u16, sum as u16)
+    // The upper half of the result is the sum of both halves, with the carry of the lower half's.
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use towpath_wire::checksum;
 
     #[test]
     fn a_tag_is_parsed_as_it_was_written_and_other_bytes_are_none() {
