@@ -60,6 +60,31 @@ fn headers_are_pushed_into_the_headroom_and_pulled_again() {
 }
 
 #[test]
+fn bytes_are_added_by_an_array_that_may_be_longer_and_must_have_room() {
+    let mut cache = cache();
+    let mut packet = Packet::copy_from(&mut cache, b"front").unwrap();
+    assert_eq!(packet.tailroom(), 91);
+    assert_eq!(packet.push_back_array::<92>(1), Err(NoRoom));
+    assert_eq!(packet.push_back_array::<1>(92), Err(NoRoom));
+    packet.push_back_array::<91>(3).unwrap()[..4].copy_from_slice(b"more");
+    assert_eq!((packet.linear(), packet.len(), packet.tailroom()), (&b"frontmor"[..], 8, 88));
+    let frag = Packet::copy_from(&mut cache, b"x").unwrap();
+    packet.append(frag).unwrap();
+    assert_eq!(packet.push_back_array::<1>(1), Err(NoRoom), "a fragment follows");
+}
+
+#[test]
+fn only_bytes_in_one_piece_are_an_only_chunk() {
+    let mut cache = cache();
+    let len = |packet: &Packet| packet.only_chunk().map(|chunk| chunk.len());
+    let (mut empty, mut packet) = (cache.alloc().unwrap(), Packet::copy_from(&mut cache, b"front").unwrap());
+    assert_eq!((len(&empty), len(&packet)), (None, Some(5)));
+    packet.append(Packet::copy_from(&mut cache, b"x").unwrap()).unwrap();
+    empty.append(Packet::copy_from(&mut cache, b"xyz").unwrap()).unwrap();
+    assert_eq!((len(&packet), len(&empty)), (None, Some(3)), "an empty head does not count");
+}
+
+#[test]
 fn bytes_longer_than_a_chunk_are_chained() {
     let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
     let p = Packet::copy_from(&mut cache(), &bytes).unwrap();
