@@ -52,9 +52,13 @@ impl DescRing {
     /// ([`Mmio::w32`](towpath_bus::Mmio::w32)).
     #[inline]
     pub(crate) fn store(&self, index: u32, [first, second]: Words) {
-        let at = index as usize * DESCRIPTOR;
-        self.words.store64(at, first);
-        self.words.store64(at + 8, second);
+        self.words.store64s(index as usize * DESCRIPTOR, [first, second]);
+    }
+
+    /// Writes the second word of a descriptor that the driver owns, as [`store`](DescRing::store).
+    #[inline]
+    pub(crate) fn store_second(&self, index: u32, second: u64) {
+        self.words.store64(index as usize * DESCRIPTOR + 8, second);
     }
 
     /// Loads the second word, in which the device reports that it has completed the descriptor.
@@ -95,6 +99,17 @@ impl<T> Slots<T> {
         self.0.get_mut(index as usize)
     }
 
+    /// The slots from `from` on, up to and without `until`, around the end of the ring.
+    #[inline]
+    pub(crate) fn between(&mut self, from: u32, until: u32) -> [&mut [T]; 2] {
+        let (from, until) = (from as usize, until as usize);
+        if from <= until {
+            return [self.0.get_mut(from..until).unwrap_or_default(), &mut []];
+        }
+        let (front, behind) = self.0.split_at_mut(from.min(self.0.len()));
+        [behind, front.get_mut(..until).unwrap_or_default()]
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.iter_mut()
     }
@@ -105,6 +120,12 @@ impl<T> Slots<T> {
 pub(crate) fn next(index: u32, len: u32) -> u32 {
     let next = index + 1;
     if next >= len { 0 } else { next }
+}
+
+/// The position before `index` in a ring of `len` descriptors.
+#[inline]
+pub(crate) fn previous(index: u32, len: u32) -> u32 {
+    if index == 0 { len - 1 } else { index - 1 }
 }
 
 /// The position `by` descriptors after `index`, at most once around.
@@ -127,6 +148,7 @@ mod tests {
     #[test]
     fn positions_go_round_and_distances_count_forward() {
         assert_eq!((next(6, 8), next(7, 8)), (7, 0));
+        assert_eq!((previous(7, 8), previous(0, 8)), (6, 7));
         assert_eq!((ahead(6, 1, 8), ahead(6, 2, 8), ahead(6, 7, 8), ahead(3, 0, 8)), (7, 0, 5, 3));
         assert_eq!((distance(2, 5, 8), distance(6, 1, 8), distance(3, 3, 8)), (3, 3, 0));
     }
@@ -136,5 +158,14 @@ mod tests {
         let mut slots = Slots::<u8>::new(4);
         assert!(slots.get_mut(3).is_some());
         assert!(slots.get_mut(4).is_none());
+    }
+
+    #[test]
+    fn a_range_goes_around_the_end_of_the_ring() {
+        let mut slots = Slots::<usize>::new(4);
+        (0..4).for_each(|at| *slots.get_mut(at).unwrap() = at as usize);
+        let mut between = |from, until| slots.between(from, until).map(|part| part.to_vec()).concat();
+        assert_eq!((between(1, 3), between(3, 2), between(2, 2)), (vec![1, 2], vec![3, 0, 1], vec![]));
+        assert_eq!((between(3, 5), between(9, 2)), (vec![], vec![0, 1]));
     }
 }

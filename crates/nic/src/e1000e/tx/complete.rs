@@ -2,11 +2,11 @@
 
 use super::super::control::{Fault, FaultLog};
 use super::super::descriptors::tx;
-use super::{Report, TxRing};
+use super::{Report, TxRing, TxSlot};
 use crate::common::end::EndedRing;
 use crate::common::ring::{distance, next};
 use towpath_bus::Dma;
-use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
+use towpath_packet::{Batch, DropReason};
 
 impl<D: Dma> TxRing<D> {
     /// Frees the frames that were sent; returns how many.
@@ -34,55 +34,57 @@ impl<D: Dma> TxRing<D> {
     /// were sent, or are dropped for `reason`.
     #[inline]
     fn free_until(&mut self, until: u32, report: &Report, reason: Option<DropReason>) -> usize {
-        let len = self.ring.len();
-        let mut lost = false;
-        if report.copies == distance(self.next_to_clean, until, len) {
+        let (mut from, passed) = (self.next_to_clean, distance(self.next_to_clean, until, self.ring.len()));
+        (self.next_to_clean, self.free) = (until, self.free + passed);
+        if report.copies == passed {
             // The slots of copied frames are empty.
-            self.next_to_clean = until;
+            from = until;
         }
-        while self.next_to_clean != until {
-            if let Some(slot) = self.slots.get_mut(self.next_to_clean) {
-                if let Some(mapped) = slot.mapped.take() {
-                    lost |= self.mapper.unmap(mapped).is_err();
-                }
-                if let Some(frame) = slot.frame.take() {
-                    self.pending = self.pending.saturating_sub(1);
-                    if std::mem::take(&mut lost) {
-                        leak(frame, reason, &self.log);
-                    } else {
-                        self.unmapped.push(frame);
-                    }
-                }
-            }
-            self.next_to_clean = next(self.next_to_clean, len);
-        }
-        let synced = self.mapper.sync_iotlb().is_ok();
+        let leaked = if self.mapper.maps_buffers() { self.unmap_between(from, until, reason) } else { 0 };
         // The packets of copied frames are free already.
         let (mut frames, mut bytes) = (u64::from(report.copies), u64::from(report.copied_bytes));
-        self.pending = self.pending.saturating_sub(report.copies as usize);
         if frames > 0 {
             self.log.counters.copied(frames, bytes);
         }
         let mut freed: Batch = Batch::new();
-        for frame in self.unmapped.drain(..) {
-            if !synced {
-                leak(frame, reason, &self.log);
-                continue;
-            }
-            let packet = frame.complete();
-            frames += 1;
-            bytes += packet.len() as u64;
-            if let Err(packet) = freed.push(packet) {
-                self.cache.free_bulk(&mut freed);
-                let _ = freed.push(packet);
+        for part in self.slots.between(from, until) {
+            for frame in part.iter_mut().filter_map(|slot| slot.frame.take()) {
+                let packet = frame.complete();
+                frames += 1;
+                bytes += packet.len() as u64;
+                if let Err(packet) = freed.push(packet) {
+                    self.cache.free_bulk(&mut freed);
+                    let _ = freed.push(packet);
+                }
             }
         }
         self.cache.free_bulk(&mut freed);
+        self.pending = self.pending.saturating_sub(frames as usize + leaked);
         match reason {
             None => self.log.counters.moved(frames, bytes),
             Some(reason) => self.log.counters.dropped(reason, frames),
         }
         frames as usize
+    }
+
+    /// Unmaps the frames of these descriptors, so that those that are left in their slots can be
+    /// freed. Returns how many are not: the device may read them for ever.
+    fn unmap_between(&mut self, from: u32, until: u32, reason: Option<DropReason>) -> usize {
+        let (mut lost, mut leaked) = (false, 0);
+        for slot in self.slots.between(from, until).into_iter().flatten() {
+            if let Some(mapped) = slot.mapped.take() {
+                lost |= self.mapper.unmap(mapped).is_err();
+            }
+            // The frame ends here.
+            if slot.frame.is_some() && std::mem::take(&mut lost) {
+                leaked += leak(slot, reason, &self.log);
+            }
+        }
+        if self.mapper.sync_iotlb().is_err() {
+            let slots = self.slots.between(from, until).into_iter().flatten();
+            leaked += slots.map(|slot| leak(slot, reason, &self.log)).sum::<usize>();
+        }
+        leaked
     }
 
     /// No frame was submitted for a while: flushes what was unmapped, and unmaps external memory
@@ -102,6 +104,7 @@ impl<D: Dma> TxRing<D> {
         self.free_until(self.next_to_use, &all, Some(reason));
         self.ring.clear();
         (self.next_to_clean, self.tail, self.next_to_use, self.staged) = (0, 0, 0, 0);
+        self.free = self.ring.len() - 1;
         self.context = None;
     }
 }
@@ -117,9 +120,7 @@ impl<D: Dma> EndedRing for TxRing<D> {
     #[cold]
     fn abandon(mut self) {
         for slot in self.slots.iter_mut() {
-            if let Some(frame) = slot.frame.take() {
-                leak(frame, Some(DropReason::Stopped), &self.log);
-            }
+            leak(slot, Some(DropReason::Stopped), &self.log);
         }
         let copies = self.take_all().copies.into();
         self.log.counters.dropped(DropReason::Stopped, copies);
@@ -136,9 +137,10 @@ impl Report {
     }
 }
 
-/// A frame that the device may read for ever.
+/// The device may read the frame of a slot, if there is one, for ever. Returns the number of frames.
 #[cold]
-fn leak(frame: InFlight<ToDevice>, reason: Option<DropReason>, log: &FaultLog) {
+fn leak(slot: &mut TxSlot, reason: Option<DropReason>, log: &FaultLog) -> usize {
+    let Some(frame) = slot.frame.take() else { return 0 };
     log.fault(Fault::Leaked);
     let bytes = frame.chunks().map(|chunk| chunk.len() as u64).sum();
     match reason {
@@ -147,4 +149,5 @@ fn leak(frame: InFlight<ToDevice>, reason: Option<DropReason>, log: &FaultLog) {
     }
     // The packet of an `InFlight` that is dropped does not return to its pool.
     drop(frame);
+    1
 }

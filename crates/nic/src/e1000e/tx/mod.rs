@@ -37,20 +37,19 @@ use super::config::Config;
 use super::control::FaultLog;
 use super::descriptors::Context;
 use super::offload::TxAbilities;
-use crate::common::ring::{DescRing, Slots, Words, distance};
+use crate::common::ring::{DescRing, Slots};
 use std::collections::VecDeque;
 use towpath_bus::{Dma, DmaMapper, Mapped};
-use towpath_packet::{Batch, Cache, InFlight, ToDevice};
+use towpath_packet::{Cache, InFlight, ToDevice};
 
 /// Bytes of adjacent pieces that are mapped as one, at most, and of a piece that is mapped.
 pub(super) const RUN: usize = 16 << 10;
 
-const BURST: usize = Batch::<64>::CAPACITY;
-
 /// One descriptor.
 #[derive(Debug, Default)]
 struct TxSlot {
-    /// The mapping of this piece, and perhaps of the pieces that follow.
+    /// The mapping of this piece, and perhaps of the pieces that follow; none if the memory stays
+    /// mapped.
     mapped: Option<Mapped>,
     /// The frame that ends here.
     frame: Option<InFlight<ToDevice>>,
@@ -90,22 +89,21 @@ pub(super) struct TxRing<D: Dma> {
     next_to_clean: u32,
     tail: u32,
     next_to_use: u32,
+    /// Descriptors that can be written: one less than are behind no frame, so that a full ring
+    /// differs from an empty one.
+    free: u32,
     /// Descriptors with RS set that are not completed.
     rs_pending: VecDeque<Report>,
     /// RS is set after this many frames, or before this many descriptors have none.
     rs_every: u32,
     rs_descriptors: u32,
     since_rs: SinceRs,
-    /// The last descriptor of the last frame.
-    last: (u32, Words),
+    /// The second word of the last descriptor of the last frame.
+    last: u64,
     /// The context that the chip has from this queue.
     context: Option<Context>,
     /// Another queue may have replaced it.
     shares_context: bool,
-    /// The last descriptor of each packet of a batch.
-    ends: [Option<u32>; BURST],
-    /// Unmapped frames, until the IOTLB is flushed.
-    unmapped: Vec<InFlight<ToDevice>>,
     /// Frames that were submitted and are not freed.
     pending: usize,
     /// Frames that are not announced.
@@ -143,15 +141,14 @@ impl<D: Dma> TxRing<D> {
             next_to_clean: 0,
             tail: 0,
             next_to_use: 0,
+            free: len - 1,
             rs_pending: VecDeque::with_capacity(len as usize),
             rs_every: config.report_every.into(),
             rs_descriptors: len / 4 - 1,
             since_rs: SinceRs::default(),
-            last: (0, [0, 0]),
+            last: 0,
             context: None,
             shares_context,
-            ends: [None; BURST],
-            unmapped: Vec::with_capacity(len as usize),
             pending: 0,
             staged: 0,
             log,
@@ -178,12 +175,6 @@ impl<D: Dma> TxRing<D> {
     #[inline]
     fn set_max_frame(&mut self, bytes: usize) {
         self.abilities.max_frame = bytes;
-    }
-
-    #[inline]
-    fn free(&self) -> usize {
-        let len = self.ring.len();
-        (len - 1 - distance(self.next_to_clean, self.next_to_use, len)) as usize
     }
 }
 

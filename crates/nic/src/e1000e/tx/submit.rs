@@ -1,5 +1,5 @@
 //! Packets become descriptors. A packet of one piece without offloads takes the short way
-//! ([`TxRing::submit`]), also if it is copied. Every other packet takes the long way: its headers
+//! ([`TxRing::submit_plain`]), or a similar one if it is copied. Every other packet takes the long way: its headers
 //! are prepared, it is copied if the device can't reach it, and its pieces are mapped, then
 //! written; or gathered in one copy.
 //!
@@ -14,9 +14,10 @@ use super::super::control::Fault;
 use super::super::descriptors::{Command, Context, MAX_PIECE, MAX_PIECES, tx};
 use super::super::offload::{Plan, Refusal, plan};
 use super::TxRing;
-use crate::common::ring::{Words, ahead, next};
-use towpath_bus::{Dma, Iova, MapError};
-use towpath_packet::{Batch, Chunk, DropReason, InFlight, Packet, ToDevice};
+use crate::common::ring::{Words, ahead, next, previous};
+use std::ops::RangeInclusive;
+use towpath_bus::{Dma, Iova, MapError, Mapped};
+use towpath_packet::{Batch, Chunk, DropReason, Front, InFlight, Packet, ToDevice};
 
 /// The driver pads shorter frames; the device pads the rest (§7.2.1.2, TCTL.PSP).
 const MIN_FRAME: usize = 17;
@@ -52,71 +53,97 @@ impl<D: Dma> TxRing<D> {
     pub(super) fn send(&mut self, batch: &mut Batch, most: usize, copybreak: usize) -> usize {
         self.copybreak = copybreak;
         let (shortest, longest) = (copybreak.max(MIN_FRAME), self.abilities.max_frame.min(MAX_PIECE));
-        let mut taken = 0;
-        while let Some(packet) = batch.as_mut_slice().get_mut(taken).filter(|_| taken < most) {
-            let end = match self.submit(packet, shortest, longest) {
+        let (mut taken, mut dropped) = (0, 0);
+        let (mut front, mut freed): (_, Batch) = (batch.front(), Batch::new());
+        while taken < most {
+            let run = self.submit_plain(&mut front, most - taken, shortest..=longest);
+            if run > 0 {
+                taken += run;
+                continue;
+            }
+            let Some(packet) = front.peek() else { break };
+            let end = match self.submit_other(packet) {
                 Submitted::Queued(end) => Some(end),
                 Submitted::Copied => None,
                 Submitted::Dropped(reason) => {
                     self.log.counters.dropped_packet(reason, packet);
+                    dropped += 1;
                     None
                 }
                 Submitted::Full => break,
             };
-            if let Some(slot) = self.ends.get_mut(taken) {
-                *slot = end;
-            }
             taken += 1;
-        }
-        let mut freed: Batch = Batch::new();
-        for (packet, end) in batch.drain_front(taken).zip(&self.ends) {
+            let Some(packet) = front.take() else { break };
             match end.and_then(|end| self.slots.get_mut(end)) {
                 Some(slot) => slot.frame = Some(InFlight::<ToDevice>::post(packet)),
                 // Together, so that external buffers return in their order.
                 None => freed.push(packet).unwrap_or_else(|packet| self.cache.free(packet)),
             }
         }
+        drop(front);
         self.cache.free_bulk(&mut freed);
+        let queued = taken - dropped;
+        self.pending += queued;
+        self.staged += queued as u32;
         taken
     }
 
-    /// Writes the descriptors of a packet, which stays in its batch. Packets with
-    /// these lengths are mapped as they are.
-    #[inline]
-    fn submit(&mut self, packet: &mut Packet, shortest: usize, longest: usize) -> Submitted {
-        let len = packet.len();
-        if len < shortest || len > longest || packet.wants_offload() || self.copy_all {
-            return self.submit_other(packet);
+    /// Takes packets of one piece without offloads, of these lengths, from the front, at most `most`;
+    /// returns how many. They are mapped as they are. Ends at a packet that needs another way, or
+    /// that can't be mapped now, and at each RS and at the end of the ring, so that these are decided
+    /// once and not for each packet.
+    #[inline(always)]
+    fn submit_plain(&mut self, front: &mut Front<'_, 64>, most: usize, lengths: RangeInclusive<usize>) -> usize {
+        // Frames that are copied, one after another, begin no run.
+        if self.copy_all || front.peek().is_none_or(|packet| !lengths.contains(&packet.len())) {
+            return 0;
         }
-        // One piece: in the linear part, or an external page.
-        let Some(chunk) = packet.chunks().next().filter(|chunk| chunk.len() == len) else {
-            return self.submit_any(packet);
-        };
-        if self.free() == 0 {
-            return Submitted::Full;
-        }
-        match self.mapper.map_to_device(chunk) {
-            Ok(mapped) => {
-                self.mapper.sync_for_device(&mapped, len);
-                let words = Command::PLAIN.piece(mapped.iova().get(), len);
-                if let Some(slot) = self.slots.get_mut(self.next_to_use) {
-                    slot.mapped = Some(mapped);
-                }
-                self.put_last(words);
-                self.pending += 1;
-                Submitted::Queued(self.last.0)
+        let (first, len, to_rs) = (self.next_to_use, self.ring.len(), self.frames_to_rs());
+        let until = first + self.free.min(to_rs).min(len - first).min(most as u32);
+        let (mut at, mut command) = (first, 0);
+        let [slots, _] = self.slots.between(first, until);
+        for slot in slots {
+            let Some(packet) = front.peek() else { break };
+            if !lengths.contains(&packet.len()) || packet.wants_offload() {
+                break;
             }
-            Err(_) => self.submit_any(packet),
+            // One piece: in the linear part, or an external page.
+            let Some(chunk) = packet.only_chunk() else { break };
+            let bytes = chunk.len();
+            let Ok(mapped) = self.mapper.map_to_device(chunk) else { break };
+            self.mapper.sync_for_device(&mapped, bytes);
+            let [address, second] = Command::PLAIN.piece(mapped.iova().get(), bytes);
+            command = second | tx::EOP;
+            self.ring.store(at, [address, command]);
+            if mapped.is_temporary() {
+                slot.mapped = Some(mapped);
+            }
+            slot.frame = front.take().map(InFlight::<ToDevice>::post);
+            at += 1;
         }
+        let frames = at - first;
+        if frames > 0 {
+            (self.free, self.last) = (self.free - frames, command);
+            self.next_to_use = if at == len { 0 } else { at };
+            self.since_rs.frames += frames;
+            self.since_rs.descriptors += frames;
+            if frames == to_rs {
+                self.last |= tx::RS;
+                self.ring.store_second(at - 1, self.last);
+                self.push_report(at - 1);
+            }
+        }
+        frames as usize
     }
 
-    /// A short packet without offloads is copied.
+    /// Writes the descriptors of a packet, which stays in its batch. A short one without offloads is
+    /// copied.
     #[inline(never)]
     fn submit_other(&mut self, packet: &mut Packet) -> Submitted {
         if !(ETHERNET..self.copybreak).contains(&packet.len()) || packet.wants_offload() {
             return self.submit_any(packet);
         }
-        if self.free() == 0 {
+        if self.free == 0 {
             return Submitted::Full;
         }
         match self.mapper.bounce(self.next_to_use, packet, MIN_FRAME) {
@@ -161,7 +188,7 @@ impl<D: Dma> TxRing<D> {
             }
             let context = plan.context.filter(|&context| self.needs_context(context, &plan));
             if short && plan.segment.is_none() {
-                if self.free() < 1 + usize::from(context.is_some()) {
+                if self.free < 1 + u32::from(context.is_some()) {
                     return Submitted::Full;
                 }
                 let at = if context.is_some() { next(self.next_to_use, self.ring.len()) } else { self.next_to_use };
@@ -182,7 +209,7 @@ impl<D: Dma> TxRing<D> {
                 copied = true;
                 continue;
             }
-            if self.free() < pieces + usize::from(context.is_some()) {
+            if (self.free as usize) < pieces + usize::from(context.is_some()) {
                 return Submitted::Full;
             }
             match self.write(packet, plan, context) {
@@ -227,12 +254,13 @@ impl<D: Dma> TxRing<D> {
             }
             mapped_pieces += run.pieces;
             let Some(slot) = self.slots.get_mut(head) else { return Err(MapFailure::Retry) };
-            slot.mapped = Some(run.mapped);
+            slot.mapped = Some(run.mapped).filter(Mapped::is_temporary);
         }
         if let Some(segment) = plan.segment {
             segment.write_headers(packet);
         }
         self.put_context(context);
+        let mut last = first;
         let mut chunks = packet.chunks().zip(iovas.into_iter().flatten()).peekable();
         while let Some((chunk, iova)) = chunks.next() {
             let end = match (chunks.peek(), &plan.segment) {
@@ -240,37 +268,31 @@ impl<D: Dma> TxRing<D> {
                 (None, Some(_)) => Some(SENTINEL),
                 (None, None) => Some(0),
             };
-            self.write_chunk(chunk, iova, plan.command, end);
+            last = self.write_chunk(chunk, iova, plan.command, end);
         }
-        self.pending += 1;
-        Ok(self.last.0)
+        Ok(last)
     }
 
     /// Writes the descriptors of one piece of a packet. The slot of the first of them has the
     /// mapping already, if the piece is the first of its run. `end`: the packet ends here, with a
-    /// descriptor for so many bytes if there are any.
-    fn write_chunk(&mut self, chunk: Chunk<'_>, iova: Iova, command: Command, end: Option<usize>) {
+    /// descriptor for so many bytes if there are any. Returns the last of them.
+    fn write_chunk(&mut self, chunk: Chunk<'_>, iova: Iova, command: Command, end: Option<usize>) -> u32 {
         self.mapper.sync_piece_for_device(iova, chunk.len());
-        let (mut done, sentinel) = (0, end.unwrap_or(0));
+        let (mut done, mut last, sentinel) = (0, self.next_to_use, end.unwrap_or(0));
         while done < chunk.len() {
             let rest = chunk.len() - done;
             let n = if (sentinel + 1..=MAX_PIECE).contains(&rest) { rest - sentinel } else { rest.min(MAX_PIECE) };
             let words = command.piece(iova.add(done).get(), n);
             done += n;
-            if end.is_some() && done == chunk.len() {
-                self.put_last(words);
-            } else {
-                self.put(words);
-            }
+            last = if end.is_some() && done == chunk.len() { self.put_last(words) } else { self.put(words) };
         }
+        last
     }
 
     /// Writes the context that the next frame needs.
     fn put_context(&mut self, context: Option<Context>) {
         if let Some(context) = context {
-            self.ring.store(self.next_to_use, context.words());
-            self.next_to_use = next(self.next_to_use, self.ring.len());
-            self.since_rs.descriptors += 1;
+            self.put(context.words());
             self.context = Some(context);
         }
     }
@@ -281,36 +303,45 @@ impl<D: Dma> TxRing<D> {
         self.since_rs.copies += 1;
         self.since_rs.copied_bytes += len as u32;
         self.put_last(command.piece(iova.get(), len));
-        self.pending += 1;
         Submitted::Copied
     }
 
-    /// Writes a descriptor. Its slot is empty, or has its mapping already.
+    /// Writes a descriptor; returns its index. Its slot is empty, or has its mapping already.
     #[inline]
-    fn put(&mut self, words: Words) {
-        self.ring.store(self.next_to_use, words);
-        self.next_to_use = next(self.next_to_use, self.ring.len());
+    fn put(&mut self, words: Words) -> u32 {
+        let at = self.next_to_use;
+        self.ring.store(at, words);
+        self.next_to_use = next(at, self.ring.len());
+        self.free -= 1;
         self.since_rs.descriptors += 1;
+        at
     }
 
-    /// Writes the last descriptor of a frame, with RS if it is time for it: after `rs_every`
-    /// frames, or a quarter of the ring, because descriptors that no RS follows can't be used
-    /// again.
+    /// Writes the last descriptor of a frame, and returns its index: with RS if it is time for it.
     #[inline(always)]
-    fn put_last(&mut self, [address, mut command]: Words) {
+    fn put_last(&mut self, [address, mut command]: Words) -> u32 {
         command |= tx::EOP;
+        let rs = self.frames_to_rs() == 1;
         self.since_rs.frames += 1;
-        self.staged += 1;
-        let at = self.next_to_use;
-        let rs = self.since_rs.frames >= self.rs_every || self.since_rs.descriptors >= self.rs_descriptors;
         if rs {
             command |= tx::RS;
         }
-        self.put([address, command]);
-        self.last = (at, [address, command]);
+        let at = self.put([address, command]);
+        self.last = command;
         if rs {
             self.push_report(at);
         }
+        at
+    }
+
+    /// How many frames of one descriptor there are until RS is set, that frame included, at least
+    /// one: after `rs_every` frames, or a quarter of the ring, because descriptors that no RS
+    /// follows can't be used again.
+    #[inline]
+    fn frames_to_rs(&self) -> u32 {
+        let frames = self.rs_every.saturating_sub(self.since_rs.frames);
+        let descriptors = (self.rs_descriptors + 1).saturating_sub(self.since_rs.descriptors);
+        frames.min(descriptors).max(1)
     }
 
     /// Unmaps the pieces of a packet before the one that could not be mapped.
@@ -344,9 +375,10 @@ impl<D: Dma> TxRing<D> {
             return None;
         }
         if self.since_rs.frames > 0 {
-            let (at, [address, command]) = self.last;
-            // The descriptor lies behind the tail: the driver still owns it.
-            self.ring.store(at, [address, command | tx::RS]);
+            // The descriptor lies behind the tail: the driver still owns it. What was written last
+            // is the end of a frame.
+            let at = previous(self.next_to_use, self.ring.len());
+            self.ring.store_second(at, self.last | tx::RS);
             self.push_report(at);
         }
         (self.tail, self.staged) = (self.next_to_use, 0);

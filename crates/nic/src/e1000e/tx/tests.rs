@@ -5,14 +5,15 @@ use super::super::descriptors::tx;
 use super::super::fake::{FakeDma, Script};
 use super::*;
 use crate::common::end::EndedRing;
-use crate::common::ring::next;
+use crate::common::ring::{Words, next};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_bus::{DmaPolicy, Domain, Flush};
-use towpath_packet::{Backing, Checksum, Direction, DropReason, Gso, GsoKind, Packet, Pool, PoolConfig, Vlan};
+use towpath_packet::{Backing, Batch, Checksum, Direction, DropReason, Gso, GsoKind, Packet, Pool, PoolConfig, Vlan};
 use towpath_wire::emit::{Checksums, Headers, Ip, Link, Network, Tcp, Transport, Udp};
 
 const RING: u32 = 80;
+const BURST: usize = Batch::<64>::CAPACITY;
 const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 
 struct Rig {
