@@ -1,16 +1,19 @@
 //! The smallest programs that do the jobs of hot paths, beside those paths, for `run` to count.
 //!
 //!     floor gro|anew|strangers ours|floor FLOWS BURST PACKETS
+//!     floor send|stale ours|floor SIZE 64 PACKETS
 //!
 //! With `gro` flows go on from burst to burst, with `anew` each burst begins them anew. Both sides
 //! of a job have the same packets, TCP/IPv4 with timestamps and trusted checksums, and leave the
-//! same number of them: the program prints it. `measured` is what is counted.
+//! same number of them: the program prints it. `measured` is what is counted. With `send` and
+//! `stale` frames of so many bytes go from the generator to the e1000e driver.
 
 mod floor;
 #[path = "../../peers/gro/engines/src/mix.rs"]
 #[allow(dead_code)]
 mod mix;
 mod ours;
+mod send;
 
 use towpath_packet::{Batch, Cache, Checksum, Direction, Packet, Pool, PoolConfig};
 
@@ -53,6 +56,20 @@ fn measure(mut side: impl Side, rounds: usize, flows: usize, burst: usize, packe
     println!("{left}");
 }
 
+#[inline(never)]
+fn measured_turn(sender: &mut impl send::Sender) -> usize {
+    sender.turn()
+}
+
+fn measure_sender(mut sender: impl send::Sender, packets: usize) {
+    let mut sent = 0;
+    for _ in 0..packets / send::BURST {
+        sent += measured_turn(&mut sender);
+        sender.leave();
+    }
+    println!("{sent}");
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let numbers: Vec<usize> = words.iter().skip(2).filter_map(|word| word.parse().ok()).collect();
@@ -62,6 +79,9 @@ fn main() {
         usage();
     }
     match names {
+        ("send", "ours") => measure_sender(send::Ours::new(flows, "random"), packets),
+        ("stale", "ours") => measure_sender(send::Ours::new(flows, "stale"), packets),
+        ("stale", "floor") => measure_sender(send::Floor::new(flows), packets),
         ("gro", "ours") => measure(ours::Engine::new(), ROUNDS, flows, burst, packets),
         ("gro", "floor") => measure(floor::Merge::new(), ROUNDS, flows, burst, packets),
         ("anew", "ours") => measure(ours::Engine::new(), 1, flows, burst, packets),
