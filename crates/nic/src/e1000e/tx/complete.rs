@@ -137,7 +137,8 @@ impl Report {
     }
 }
 
-/// The device may read the frame of a slot, if there is one, for ever. Returns the number of frames.
+/// The device may read the frame of a slot, if there is one, for ever. Returns the number of
+/// frames.
 #[cold]
 fn leak(slot: &mut TxSlot, reason: Option<DropReason>, log: &FaultLog) -> usize {
     let Some(frame) = slot.frame.take() else { return 0 };

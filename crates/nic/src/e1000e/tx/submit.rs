@@ -1,7 +1,7 @@
 //! Packets become descriptors. A packet of one piece without offloads takes the short way
-//! ([`TxRing::submit_plain`]), or a similar one if it is copied. Every other packet takes the long way: its headers
-//! are prepared, it is copied if the device can't reach it, and its pieces are mapped, then
-//! written; or gathered in one copy.
+//! ([`TxRing::submit_plain`]), or a similar one if it is copied. Every other packet takes the long
+//! way: its headers are prepared, it is copied if the device can't reach it, and its pieces are
+//! mapped, then written; or gathered in one copy.
 //!
 //! The packet of a copied frame is freed before the frame is sent. Its lines are in the cache then,
 //! and the next frame that is received gets the same buffer: the working set is a batch of buffers,
@@ -88,10 +88,10 @@ impl<D: Dma> TxRing<D> {
         taken
     }
 
-    /// Takes packets of one piece without offloads, of these lengths, from the front, at most `most`;
-    /// returns how many. They are mapped as they are. Ends at a packet that needs another way, or
-    /// that can't be mapped now, and at each RS and at the end of the ring, so that these are decided
-    /// once and not for each packet.
+    /// Takes packets of one piece without offloads, of these lengths, from the front, at most
+    /// `most`; returns how many. They are mapped as they are. Ends at a packet that needs another
+    /// way, or that can't be mapped now, and at each RS and at the end of the ring, so that these
+    /// are decided once and not for each packet.
     #[inline(always)]
     fn submit_plain(&mut self, front: &mut Front<'_, 64>, most: usize, lengths: RangeInclusive<usize>) -> usize {
         // Frames that are copied, one after another, begin no run.
@@ -136,8 +136,8 @@ impl<D: Dma> TxRing<D> {
         frames as usize
     }
 
-    /// Writes the descriptors of a packet, which stays in its batch. A short one without offloads is
-    /// copied.
+    /// Writes the descriptors of a packet, which stays in its batch. A short one without offloads
+    /// is copied.
     #[inline(never)]
     fn submit_other(&mut self, packet: &mut Packet) -> Submitted {
         if !(ETHERNET..self.copybreak).contains(&packet.len()) || packet.wants_offload() {
