@@ -22,8 +22,8 @@ const SLOTS: usize = 1 << 12;
 pub(crate) trait Look<P>: Copy {
     /// The key of a usual packet, without a call.
     fn usual_key(&self, packet: &P) -> Option<u64>;
-    /// The key of any other.
-    fn unusual_key(&self, packet: &P) -> u64;
+    /// The key of any packet.
+    fn key(&self, packet: &P) -> u64;
     /// Whether a packet merges with nothing.
     fn stays_alone(&self, packet: &P) -> bool;
 }
@@ -113,7 +113,7 @@ impl<S: Segment> Window<S> {
     #[inline(never)]
     fn is_stranger<P>(&mut self, burst: &[P], at: usize, number: u16, look: impl Look<P>) -> bool {
         let Some(packet) = burst.get(at) else { return true };
-        let key = look.usual_key(packet).unwrap_or_else(|| look.unusual_key(packet));
+        let key = look.key(packet);
         self.hashes[at % WINDOW] = key;
         let before = replace(&mut self.seen[key as usize % SLOTS], number);
         before != number || !has(&self.hashes, at, key) || look.stays_alone(packet)

@@ -69,22 +69,27 @@ impl Hasher {
 
     /// A number that all packets of an aggregate have in common, by the shortest look: a hash of
     /// bytes that are addresses and ports of most packets, and do not differ within an aggregate in
-    /// others. Tags beside packets are not looked at. `None` where it takes a longer look.
+    /// others. Tags beside packets are not looked at. `None` for packets of the other version of IP,
+    /// and where it takes a longer look.
     #[inline(always)]
-    pub(crate) fn usual_key<const L3: usize>(&self, b: &[u8]) -> Option<u64> {
-        // The longest first, so that one comparison shows that all are there.
-        let h: &[u8; 12] = array(b, L3 + 12)?;
+    pub(crate) fn usual_key<const L3: usize, const V6: bool>(&self, b: &[u8]) -> Option<u64> {
+        // The bytes that lie furthest back first, so that one comparison shows that all are there.
         // IP in IP has an inner length where others have ports.
+        if V6 {
+            array::<36>(b, L3 + 8)?;
+            let usual = is_v6::<L3>(b) == Some(true) && b.get(L3 + 6) != Some(&IPV4);
+            return if usual { self.guess::<L3>(b, 0) } else { None };
+        }
+        let h: &[u8; 12] = array(b, L3 + 12)?;
         let usual = is_v6::<L3>(b) == Some(false) && (!self.tunnels || b.get(L3 + 9) != Some(&IPV4));
         usual.then(|| self.hash(word(h, 0), [h[8], h[9], h[10], h[11]], 0, 0))
     }
 
-    /// The same by a longer look. 0 for packets that merge with nothing.
+    /// The same number for any packet. 0 for packets that merge with nothing.
     #[inline(always)]
-    pub(crate) fn unusual_key<const L3: usize>(&self, b: &[u8]) -> u64 {
-        let v6 = is_v6::<L3>(b) == Some(true) && b.get(L3 + 6) != Some(&IPV4);
-        let guess = if v6 { self.guess::<L3>(b, 0) } else { None };
-        guess.unwrap_or_else(|| self.uncommon_key(b))
+    pub(crate) fn key<const L3: usize>(&self, b: &[u8]) -> u64 {
+        let usual = self.usual_key::<L3, false>(b).or_else(|| self.usual_key::<L3, true>(b));
+        usual.unwrap_or_else(|| self.uncommon_key(b))
     }
 
     #[inline(never)]

@@ -300,20 +300,33 @@ mod tests {
         let first = batch.drain_front(3).next().unwrap();
         assert_eq!((first.linear(), numbers(&batch)), (&[0][..], vec![3, 4, 5, 6, 7]));
         batch.push_front(first).unwrap();
+        assert_eq!(numbers(&batch), [0, 3, 4, 5, 6, 7]);
+        drop((batch.drain_front(9).count(), batch, cache));
+        assert_eq!(pool.stats().free, 32);
+    }
+
+    #[test]
+    fn packets_that_are_not_taken_from_the_front_stay_in_order() {
+        let pool = Pool::new(PoolConfig::default().capacity(32).backing(Backing::Anonymous)).unwrap();
+        let mut cache = pool.cache(Direction::Tx).unwrap();
+        let mut batch = Batch::<8>::new();
+        for n in 0..6 {
+            batch.push(Packet::copy_from(&mut cache, &[n]).unwrap()).unwrap();
+        }
+        let numbers = |batch: &Batch<8>| batch.iter().map(|packet| packet.linear()[0]).collect::<Vec<_>>();
         let mut front = batch.front();
         assert_eq!(front.peek().unwrap().linear(), [0]);
-        assert_eq!((front.take().unwrap().linear(), front.take().unwrap().linear()), (&[0][..], &[3][..]));
-        assert_eq!(front.peek().unwrap().linear(), [4]);
+        assert_eq!((front.take().unwrap().linear(), front.take().unwrap().linear()), (&[0][..], &[1][..]));
+        assert_eq!(front.peek().unwrap().linear(), [2]);
         drop(front);
-        assert_eq!(numbers(&batch), [4, 5, 6, 7]);
+        assert_eq!(numbers(&batch), [2, 3, 4, 5]);
         drop(batch.front());
-        assert_eq!(numbers(&batch), [4, 5, 6, 7]);
+        assert_eq!(numbers(&batch), [2, 3, 4, 5]);
         let mut front = batch.front();
         drop((front.take(), front.take(), front.take(), front.take(), front.take()));
         assert!(front.peek().is_none());
         drop(front);
         assert!(batch.is_empty());
-        assert_eq!(numbers(&batch), [0, 3, 4, 5, 6, 7]);
         drop((batch, cache));
         assert_eq!(pool.stats().free, 32);
     }

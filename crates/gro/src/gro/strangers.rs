@@ -4,7 +4,7 @@ use towpath_wire::offload::LinkKind;
 
 use super::Gro;
 use crate::burst::{Look, WINDOW};
-use crate::key::Hasher;
+use crate::key::{Hasher, is_v6};
 use crate::rules;
 use crate::segment::{Segment, Sink};
 
@@ -36,8 +36,13 @@ impl<S: Segment> Gro<S> {
 
     #[inline(always)]
     fn are_strangers<const L3: usize, P>(&mut self, burst: &[P], head: impl Fn(&P) -> &[u8]) -> bool {
-        let look = Heads::<L3, _> { head: &head, hasher: self.hasher, udp: self.config.udp };
-        self.window.are_strangers(burst, look)
+        let (hasher, udp) = (self.hasher, self.config.udp);
+        // Most packets of a burst have the version of its first one.
+        if burst.first().is_some_and(|packet| is_v6::<L3>(head(packet)) == Some(true)) {
+            self.window.are_strangers(burst, Heads::<L3, true, _> { head: &head, hasher, udp })
+        } else {
+            self.window.are_strangers(burst, Heads::<L3, false, _> { head: &head, hasher, udp })
+        }
     }
 
     #[inline(always)]
@@ -78,31 +83,31 @@ impl<S: Segment> Gro<S> {
     }
 }
 
-/// Packets of which only the beginnings are known; IP begins at `L3`.
-struct Heads<'a, const L3: usize, H> {
+/// Packets of which only the beginnings are known; IP begins at `L3`, most of it of version 6 if `V6`.
+struct Heads<'a, const L3: usize, const V6: bool, H> {
     head: &'a H,
     hasher: Hasher,
     udp: bool,
 }
 
-impl<const L3: usize, H> Clone for Heads<'_, L3, H> {
+impl<const L3: usize, const V6: bool, H> Clone for Heads<'_, L3, V6, H> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<const L3: usize, H> Copy for Heads<'_, L3, H> {}
+impl<const L3: usize, const V6: bool, H> Copy for Heads<'_, L3, V6, H> {}
 
-impl<const L3: usize, P, H: Fn(&P) -> &[u8]> Look<P> for Heads<'_, L3, H> {
+impl<const L3: usize, const V6: bool, P, H: Fn(&P) -> &[u8]> Look<P> for Heads<'_, L3, V6, H> {
     #[inline(always)]
     fn usual_key(&self, packet: &P) -> Option<u64> {
-        self.hasher.usual_key::<L3>((self.head)(packet))
+        self.hasher.usual_key::<L3, V6>((self.head)(packet))
     }
 
     #[inline(always)]
-    fn unusual_key(&self, packet: &P) -> u64 {
-        self.hasher.unusual_key::<L3>((self.head)(packet))
+    fn key(&self, packet: &P) -> u64 {
+        self.hasher.key::<L3>((self.head)(packet))
     }
 
     #[inline(always)]
