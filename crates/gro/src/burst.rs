@@ -16,9 +16,9 @@ pub(crate) const WINDOW: usize = 64;
 /// recognised as singletons.
 const SLOTS: usize = 1 << 12;
 
-/// How packets are looked at to see that none of them merges with another. Two that can have the
-/// same key, unless one of them stays alone, which is asked only of a packet with the key of another
-/// before it.
+/// How packets are looked at to see that none of them merges with another. Two that can merge have
+/// the same key, unless one of them stays alone, which is asked only of a packet with the key of
+/// another before it.
 pub(crate) trait Look<P>: Copy {
     /// The key of a usual packet, without a call.
     fn usual_key(&self, packet: &P) -> Option<u64>;

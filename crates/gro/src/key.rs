@@ -69,8 +69,8 @@ impl Hasher {
 
     /// A number that all packets of an aggregate have in common, by the shortest look: a hash of
     /// bytes that are addresses and ports of most packets, and do not differ within an aggregate in
-    /// others. Tags beside packets are not looked at. `None` for packets of the other version of IP,
-    /// and where it takes a longer look.
+    /// others. Tags beside packets are not looked at. `None` for packets of the other version of
+    /// IP, and where it takes a longer look.
     #[inline(always)]
     pub(crate) fn usual_key<const L3: usize, const V6: bool>(&self, b: &[u8]) -> Option<u64> {
         // The bytes that lie furthest back first, so that one comparison shows that all are there.

@@ -130,6 +130,21 @@ impl<const N: usize> Batch<N> {
         Front { batch: self, at: 0, total }
     }
 
+    /// Moves the packets of slots `from..to` to the front: the batch has these, and no others.
+    ///
+    /// # Safety
+    /// They are initialised, and the batch's length covers none of them: `from <= to <= N`.
+    #[inline]
+    unsafe fn keep(&mut self, from: usize, to: usize) {
+        let rest = to - from;
+        if rest > 0 && from > 0 {
+            let slots = self.slots.as_mut_ptr();
+            // SAFETY: both ranges are inside the array, by the caller's promise.
+            unsafe { std::ptr::copy(slots.add(from), slots, rest) };
+        }
+        self.len = rest;
+    }
+
     /// Moves packets from the front of `other` to the end of this batch, as many as it has room
     /// for; returns their number.
     #[inline]
@@ -196,14 +211,8 @@ impl<const N: usize> Drop for DrainFront<'_, N> {
         for packet in self.by_ref() {
             drop(packet);
         }
-        let rest = self.total - self.end;
-        if rest > 0 {
-            let slots = self.batch.slots.as_mut_ptr();
-            // SAFETY: slots end..total are initialised and not yet moved; they stay inside the
-            // array. The batch's length covers them only after the move.
-            unsafe { std::ptr::copy(slots.add(self.end), slots, rest) };
-        }
-        self.batch.len = rest;
+        // SAFETY: slots end..total are initialised and were not moved.
+        unsafe { self.batch.keep(self.end, self.total) };
     }
 }
 
@@ -242,14 +251,8 @@ impl<const N: usize> Front<'_, N> {
 impl<const N: usize> Drop for Front<'_, N> {
     #[inline]
     fn drop(&mut self) {
-        let rest = self.total - self.at;
-        if rest > 0 && self.at > 0 {
-            let slots = self.batch.slots.as_mut_ptr();
-            // SAFETY: slots at..total are initialised and were not taken; they stay inside the
-            // array. The batch's length covers them only after the move.
-            unsafe { std::ptr::copy(slots.add(self.at), slots, rest) };
-        }
-        self.batch.len = rest;
+        // SAFETY: slots at..total are initialised and were not taken.
+        unsafe { self.batch.keep(self.at, self.total) };
     }
 }
 

@@ -325,8 +325,8 @@ fn segmentation_ends_below_1000_megabits_and_comes_back() {
 }
 
 /// A super-packet for another speed is refused once, so that its sender looks at the offloads, and
-/// dropped by name if the sender comes again. The watchdog of the receiving queue sees the speed: the
-/// sending one follows before its own looks.
+/// dropped by name if the sender comes again. The watchdog of the receiving queue sees the speed:
+/// the sending one follows before its own looks.
 #[test]
 fn a_super_packet_that_comes_too_late_is_given_back_first() {
     let mut r = rig(config(), strict());

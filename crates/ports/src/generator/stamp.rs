@@ -43,8 +43,8 @@ fn transport<'a, const TCP: bool>(bytes: &'a mut [u8], flow: &Flow, sizes: &Size
     Some(rest)
 }
 
-/// Turns a copy of the flow's head into that of its next packet, with all checksums, and advances the
-/// flow. `None` if the headers are truncated.
+/// Turns a copy of the flow's head into that of its next packet, with all checksums, and advances
+/// the flow. `None` if the headers are truncated.
 #[inline]
 pub(super) fn packet<const V6: bool, const TCP: bool>(
     head: &mut [u8; HEAD],

@@ -104,7 +104,6 @@ impl<D: Dma> TxRing<D> {
         self.free_until(self.next_to_use, &all, Some(reason));
         self.ring.clear();
         (self.next_to_clean, self.tail, self.next_to_use, self.staged) = (0, 0, 0, 0);
-        self.free = self.ring.len() - 1;
         self.context = None;
     }
 }
