@@ -69,6 +69,13 @@ impl<W: RingWords> Driver<W> {
         either!(self, queue => queue.add(chain))
     }
 
+    /// Adds a chain for each of these buffers, none of which is empty, as long as descriptors are
+    /// free. The first places of `ids` get their ids; returns how many.
+    #[inline]
+    pub fn add_singles(&mut self, buffers: &[Segment], ids: &mut [u16]) -> usize {
+        either!(self, queue => queue.add_singles(buffers, ids))
+    }
+
     /// Makes the added chains available, at once. Returns whether the device wants a kick.
     #[inline]
     #[must_use = "a device that sleeps waits for the kick"]

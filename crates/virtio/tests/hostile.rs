@@ -443,6 +443,19 @@ fn a_chain_that_never_fits_is_refused_and_one_that_does_not_fit_now_is_not_writt
 }
 
 #[test]
+fn a_run_of_single_buffers_ends_where_no_descriptor_is_free() {
+    for format in BOTH {
+        let (_, mut driver) = driver(format, 0);
+        let before = driver.add(&[BUFFER]).unwrap();
+        let (mut ids, buffers) = ([u16::MAX; 5], [BUFFER; 5]);
+        assert_eq!(driver.add_singles(&buffers[..2], &mut ids), 2);
+        assert_eq!(driver.add_singles(&buffers, &mut ids[2..]), 1);
+        assert_eq!((driver.add_singles(&buffers, &mut ids[3..]), driver.free(), driver.in_flight()), (0, 0, 4));
+        assert_eq!((ids[0] ^ ids[1] ^ ids[2] ^ before, &ids[3..]), (1 ^ 2 ^ 3, &[u16::MAX; 2][..]));
+    }
+}
+
+#[test]
 fn a_queue_of_a_wrong_size_or_without_room_or_base_is_refused() {
     let ram = Ram::new();
     let new = |format, n, len, base| {

@@ -53,7 +53,15 @@ fn headers_are_pushed_into_the_headroom_and_pulled_again() {
     p.push_front(4).unwrap().copy_from_slice(b"head");
     assert_eq!(p.linear(), b"headpayload");
     assert_eq!(p.push_front(29), Err(NoRoom));
-    assert!(p.pull_front(6));
+    assert_eq!(p.push_front_array([0; 29]), Err(NoRoom));
+    assert!(p.pull_front(4));
+    // The same bytes as those that lie there, and others.
+    for head in [*b"head", *b"tail"] {
+        p.push_front_array(head).unwrap();
+        assert_eq!(p.linear(), [&head[..], b"payload"].concat());
+        assert!(p.pull_front(4));
+    }
+    assert!(p.pull_front(2));
     assert_eq!(p.linear(), b"yload");
     assert!(!p.pull_front(6));
     assert_eq!(p.len(), 5);

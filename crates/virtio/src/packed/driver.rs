@@ -90,6 +90,19 @@ impl<W: RingWords> Driver<W> {
         Ok(id)
     }
 
+    /// Adds a chain for each of these buffers, none of which is empty, as long as descriptors are
+    /// free. The first places of `ids` get their ids; returns how many.
+    pub fn add_singles(&mut self, buffers: &[Segment], ids: &mut [u16]) -> usize {
+        let free = self.free;
+        for (buffer, place) in buffers.iter().zip(ids).take(free.into()) {
+            let id = self.free_id;
+            self.write(true, Desc { addr: buffer.addr, len: buffer.len, flags: buffer_flags(buffer), link: id });
+            self.offer(id, 1, if buffer.writable { buffer.len } else { 0 });
+            *place = id;
+        }
+        usize::from(free - self.free)
+    }
+
     /// Adds a chain of any length.
     #[inline(never)]
     fn add_chain(&mut self, chain: &[Segment]) -> Result<u16, AddError> {

@@ -98,6 +98,23 @@ impl<W: RingWords> Driver<W> {
         Ok(head)
     }
 
+    /// Adds a chain for each of these buffers, none of which is empty, as long as descriptors are
+    /// free. The first places of `ids` get their ids; returns how many.
+    pub fn add_singles(&mut self, buffers: &[Segment], ids: &mut [u16]) -> usize {
+        let (mut head, mut at) = (self.free_head, self.next_avail);
+        for (buffer, id) in buffers.iter().zip(ids).take(self.free.into()) {
+            self.write(head, buffer.addr, split_word(buffer.len, flags(buffer), 0));
+            self.flight.add(head, 1, if buffer.writable { buffer.len } else { 0 });
+            self.areas.driver.store16(avail_entry(at & (self.size - 1)), head, Relaxed);
+            (*id, head) = (head, self.links[usize::from(head)]);
+            at = at.wrapping_add(1);
+        }
+        let added = at.wrapping_sub(self.next_avail);
+        self.free -= added;
+        (self.free_head, self.next_avail) = (head, at);
+        added.into()
+    }
+
     /// Adds a chain of any length.
     #[inline(never)]
     fn add_chain(&mut self, chain: &[Segment]) -> Result<u16, AddError> {

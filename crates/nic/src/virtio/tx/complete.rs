@@ -1,7 +1,7 @@
 //! Used chains are unmapped and freed; and the end of the ring, when all chains are.
 
 use super::super::control::Fault;
-use super::{BURST, HeaderAt, TxRing, TxSlot};
+use super::{BURST, TxRing, TxSlot};
 use crate::common::end::EndedRing;
 use towpath_bus::Dma;
 use towpath_packet::{Batch, DropReason, InFlight, ToDevice};
@@ -28,30 +28,38 @@ impl<D: Dma> TxRing<D> {
     }
 
     /// Unmaps a chain whose descriptors are free again.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, id: u16) {
-        let Some(place) = self.slots.get_mut(usize::from(id)) else { return };
-        let TxSlot { frame, header, mapped, mut more } = std::mem::take(place);
-        let mut lost = false;
-        if let Some(mapped) = mapped {
-            lost |= self.mapper.unmap(mapped).is_err();
-        }
-        while let Some(mapped) = self.mappings.pop(&mut more) {
-            lost |= self.mapper.unmap(mapped).is_err();
-        }
-        let front = match header {
-            Some(HeaderAt::Place(place)) => {
-                self.headers.free(place);
-                0
-            }
-            _ => self.header as u32,
-        };
-        let Some(frame) = frame else { return };
+        let Some(slot) = self.slots.get_mut(usize::from(id)) else { return };
+        let Some(frame) = slot.frame.take() else { return };
         self.pending -= 1;
+        // Memory stays mapped, and the header is in front.
+        if slot.mapped.is_none() && slot.header.is_none() {
+            self.in_front += self.header as u64;
+            self.unmapped.push(frame);
+            return;
+        }
+        self.unmap(id, frame);
+    }
+
+    /// Unmaps the pieces of a chain, and frees the place of its header.
+    #[inline(never)]
+    fn unmap(&mut self, id: u16, frame: InFlight<ToDevice>) {
+        let Some(slot) = self.slots.get_mut(usize::from(id)) else { return };
+        let TxSlot { header, mut mapped, mut more, .. } = std::mem::take(slot);
+        let (mut lost, front) = (false, if header.is_none() { self.header as u64 } else { 0 });
+        while let Some(mapped) = mapped.take().or_else(|| self.mappings.pop(&mut more)) {
+            lost |= self.mapper.unmap(mapped).is_err();
+        }
+        if let Some(place) = header {
+            self.headers.free(place);
+        }
         if lost {
-            self.leak(frame, front, None);
+            let bytes = self.leak(frame) - front;
+            self.counters.moved(1, bytes);
         } else {
-            self.unmapped.push((frame, front));
+            self.in_front += front;
+            self.unmapped.push(frame);
         }
     }
 
@@ -63,15 +71,16 @@ impl<D: Dma> TxRing<D> {
         }
         let (frames, mut bytes) = (self.unmapped.len(), 0);
         let mut freed: Batch = Batch::new();
-        for (frame, front) in self.unmapped.drain(..) {
+        for frame in self.unmapped.drain(..) {
             let packet = frame.complete();
-            bytes += packet.len() as u64 - u64::from(front);
+            bytes += packet.len() as u64;
             if let Err(packet) = freed.push(packet) {
                 self.cache.free_bulk(&mut freed);
                 let _ = freed.push(packet);
             }
         }
         self.cache.free_bulk(&mut freed);
+        let bytes = bytes - std::mem::take(&mut self.in_front);
         match reason {
             None => self.counters.moved(frames as u64, bytes),
             Some(reason) => self.counters.dropped(reason, frames as u64),
@@ -105,21 +114,21 @@ impl<D: Dma> TxRing<D> {
     fn leak_all(&mut self, reason: Option<DropReason>) -> usize {
         let frames = std::mem::take(&mut self.unmapped);
         let n = frames.len();
-        frames.into_iter().for_each(|(frame, front)| self.leak(frame, front, reason));
+        let bytes = frames.into_iter().map(|frame| self.leak(frame)).sum::<u64>();
+        let bytes = bytes - std::mem::take(&mut self.in_front);
+        match reason {
+            None => self.counters.moved(n as u64, bytes),
+            Some(reason) => self.counters.dropped(reason, n as u64),
+        }
         n
     }
 
-    /// A packet that the device may read for ever.
+    /// A packet that the device may read for ever; returns its bytes, the header included.
     #[cold]
-    fn leak(&self, frame: InFlight<ToDevice>, front: u32, reason: Option<DropReason>) {
+    fn leak(&self, frame: InFlight<ToDevice>) -> u64 {
         self.control.fault(Fault::Leaked);
-        let bytes = frame.chunks().map(|chunk| chunk.len() as u64).sum::<u64>();
-        match reason {
-            None => self.counters.moved(1, bytes - u64::from(front)),
-            Some(reason) => self.counters.dropped(reason, 1),
-        }
         // The packet of an `InFlight` that is dropped does not return to its pool.
-        drop(frame);
+        frame.chunks().map(|chunk| chunk.len() as u64).sum()
     }
 }
 
@@ -134,7 +143,8 @@ impl<D: Dma> EndedRing for TxRing<D> {
     fn abandon(mut self) {
         for slot in std::mem::take(&mut self.slots) {
             if let Some(frame) = slot.frame {
-                self.leak(frame, 0, Some(DropReason::Stopped));
+                self.leak(frame);
+                self.counters.dropped(DropReason::Stopped, 1);
             }
         }
         std::mem::forget((self.mapper, self.driver));

@@ -26,6 +26,7 @@ pub use queue::VirtioTx;
 use super::control::Control;
 use super::memory::Headers;
 use std::sync::Arc;
+use submit::RUN;
 use towpath_bus::{Dma, DmaMapper, Mapped};
 use towpath_packet::{Cache, Counters, InFlight, Offloads, RegionHandle, ToDevice};
 use towpath_virtio::{Driver, Used};
@@ -36,21 +37,14 @@ pub(super) const MAX_PIECES: usize = 64;
 /// Used chains that are taken at a time.
 const BURST: usize = 32;
 
-/// Where the header of a chain is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HeaderAt {
-    /// In front of the packet, of which it is a part.
-    Front,
-    /// In a place of its own.
-    Place(u16),
-}
-
 /// A chain in flight.
 #[derive(Debug, Default)]
 struct TxSlot {
     frame: Option<InFlight<ToDevice>>,
-    header: Option<HeaderAt>,
-    /// The mapping of its first piece; those of the others are in the [`Mappings`] from `more` on.
+    /// The place of its header; `None` if that is in front of the packet, of which it is a part.
+    header: Option<u16>,
+    /// The mapping of its first piece, if it ends with the chain; those of the others are in the
+    /// [`Mappings`] from `more` on.
     mapped: Option<Mapped>,
     more: Option<u16>,
 }
@@ -108,14 +102,14 @@ pub(super) struct TxRing<D: Dma> {
     out_of_reach: Option<RegionHandle>,
     slots: Box<[TxSlot]>,
     mappings: Mappings,
-    /// Buffers are mapped one by one.
-    per_buffer: bool,
-    /// Ids of the chains of a batch, before their packets follow.
-    ids: [Option<u16>; 64],
+    /// The mappings of a run of packets that end with their chains, before they have slots.
+    run: Vec<Mapped>,
     /// Used chains, before they are unmapped.
     used: [Used; BURST],
-    /// Packets that were used, before the IOTLB is flushed.
-    unmapped: Vec<(InFlight<ToDevice>, u32)>,
+    /// Packets that were used, before the IOTLB is flushed, and the bytes of the headers in front of
+    /// them.
+    unmapped: Vec<InFlight<ToDevice>>,
+    in_front: u64,
     offloads: Offloads,
     /// Bytes of a header.
     header: usize,
@@ -146,10 +140,10 @@ impl<D: Dma> TxRing<D> {
             out_of_reach,
             slots: (0..size).map(|_| TxSlot::default()).collect(),
             mappings: Mappings::new(if per_buffer { size } else { 0 }),
-            per_buffer,
-            ids: [None; 64],
+            run: Vec::with_capacity(RUN),
             used: [Used { id: 0, len: 0 }; BURST],
             unmapped: Vec::with_capacity(size.into()),
+            in_front: 0,
             offloads,
             header,
             max_frame,

@@ -6,11 +6,14 @@
 use super::super::config::ETHERNET;
 use super::super::control::Fault;
 use super::super::features::{HASH_HEADER, HEADER};
-use super::{HeaderAt, MAX_PIECES, TxRing, TxSlot};
-use towpath_bus::{Dma, MapError};
+use super::{MAX_PIECES, TxRing, TxSlot};
+use towpath_bus::{Dma, MapError, Mapped};
 use towpath_packet::vnet::{self, NEEDS_CSUM, VnetHeader};
-use towpath_packet::{Batch, Checksum, DropReason, InFlight, Offloads, Packet, ToDevice};
+use towpath_packet::{Batch, Checksum, DropReason, Front, InFlight, Offloads, Packet, ToDevice};
 use towpath_virtio::{AddError, Segment};
+
+/// Packets of a run of plain ones, at most.
+pub(super) const RUN: usize = 32;
 
 /// What became of a packet.
 enum Submitted {
@@ -42,30 +45,35 @@ impl<D: Dma> TxRing<D> {
     /// [`send`](TxRing::send) with headers of `LEN` bytes.
     #[inline]
     fn send_with<const LEN: usize>(&mut self, batch: &mut Batch) -> usize {
-        let mut taken = 0;
-        while let Some(packet) = batch.as_mut_slice().get_mut(taken) {
-            let id = match self.submit::<LEN>(packet) {
+        let (mut taken, mut dropped) = (0, 0);
+        let (mut front, mut freed): (_, Batch) = (batch.front(), Batch::new());
+        loop {
+            let run = self.submit_plain::<LEN>(&mut front);
+            taken += run;
+            if run == RUN {
+                continue;
+            }
+            let Some(packet) = front.peek() else { break };
+            let id = match self.submit_any(packet) {
                 Submitted::Queued(id) => Some(id),
                 Submitted::Dropped(reason) => {
                     self.counters.dropped_packet(reason, packet);
+                    dropped += 1;
                     None
                 }
                 Submitted::Full => break,
             };
-            if let Some(slot) = self.ids.get_mut(taken) {
-                *slot = id;
-            }
             taken += 1;
-        }
-        for (packet, id) in batch.drain_front(taken).zip(&self.ids) {
+            let Some(packet) = front.take() else { break };
             match id.and_then(|id| self.slots.get_mut(usize::from(id))) {
-                Some(slot) => {
-                    slot.frame = Some(InFlight::<ToDevice>::post(packet));
-                    self.pending += 1;
-                }
-                None => self.cache.free(packet),
+                Some(slot) => slot.frame = Some(InFlight::<ToDevice>::post(packet)),
+                // Together, so that external buffers return in their order.
+                None => freed.push(packet).unwrap_or_else(|packet| self.cache.free(packet)),
             }
         }
+        drop(front);
+        self.cache.free_bulk(&mut freed);
+        self.pending += taken - dropped;
         taken
     }
 
@@ -75,35 +83,56 @@ impl<D: Dma> TxRing<D> {
         self.driver.publish()
     }
 
+    /// Takes packets of one piece without offloads, with room in front for a header, from the front,
+    /// at most [`RUN`]; returns how many. Ends at a packet that needs another way, that can't be
+    /// mapped now, or for which no descriptor is free.
     #[inline]
-    fn submit<const LEN: usize>(&mut self, packet: &mut Packet) -> Submitted {
-        let len = packet.len();
-        if packet.wants_offload() || packet.frags() > 0 || !(ETHERNET..=self.max_frame).contains(&len) {
-            return self.submit_any(packet);
-        }
-        if self.driver.free() == 0 {
-            return Submitted::Full;
-        }
-        let Ok(front) = packet.push_front(LEN) else { return self.submit_any(packet) };
-        front.fill(0);
-        let mapped = packet.chunks().next().map(|chunk| self.mapper.map_to_device(chunk));
-        let Some(Ok(mapped)) = mapped else {
-            packet.pull_front(LEN);
-            return self.submit_any(packet);
-        };
-        self.mapper.sync_for_device(&mapped, len + LEN);
-        match self.driver.add(&[Segment::readable(mapped.iova().get(), (len + LEN) as u32)]) {
-            Ok(id) => {
-                let slot = TxSlot { frame: None, header: Some(HeaderAt::Front), mapped: Some(mapped), more: None };
-                self.set_slot(id, slot);
-                Submitted::Queued(id)
+    fn submit_plain<const LEN: usize>(&mut self, front: &mut Front<'_, 64>) -> usize {
+        let (lengths, most) = (ETHERNET..=self.max_frame, RUN.min(self.driver.free().into()));
+        let (mut segments, mut ids) = ([Segment::readable(0, 0); RUN], [0; RUN]);
+        let mut ready = 0;
+        for (packet, segment) in front.as_mut_slice().iter_mut().zip(&mut segments[..most]) {
+            if !lengths.contains(&packet.len()) || packet.wants_offload() || packet.frags() > 0 {
+                break;
             }
-            Err(_) => {
-                let _ = self.mapper.unmap(mapped);
+            if packet.push_front_array([0; LEN]).is_err() {
+                break;
+            }
+            let Some((addr, len)) = self.map_whole(packet) else {
                 packet.pull_front(LEN);
-                Submitted::Full
+                break;
+            };
+            *segment = Segment::readable(addr, len);
+            ready += 1;
+        }
+        let added = self.driver.add_singles(&segments[..ready], &mut ids);
+        for &id in &ids[..added] {
+            if let Some(slot) = self.slots.get_mut(usize::from(id)) {
+                slot.frame = front.take().map(InFlight::<ToDevice>::post);
             }
         }
+        if !self.run.is_empty() {
+            for (mapped, &id) in self.run.drain(..).zip(&ids) {
+                if let Some(slot) = self.slots.get_mut(usize::from(id)) {
+                    slot.mapped = Some(mapped);
+                }
+            }
+        }
+        added
+    }
+
+    /// Maps a packet of one piece, header included; returns its address and length.
+    #[inline(always)]
+    fn map_whole(&mut self, packet: &Packet) -> Option<(u64, u32)> {
+        let chunk = packet.only_chunk()?;
+        let len = chunk.len();
+        let mapped = self.mapper.map_to_device(chunk).ok()?;
+        self.mapper.sync_for_device(&mapped, len);
+        let addr = mapped.iova().get();
+        if mapped.is_temporary() {
+            self.run.push(mapped);
+        }
+        Some((addr, len as u32))
     }
 
     #[inline]
@@ -181,10 +210,10 @@ impl<D: Dma> TxRing<D> {
         let bytes = header.to_le_bytes_v1(0);
         let mut segments = [Segment::readable(0, 0); MAX_PIECES];
         let mut n = 0;
-        let at = match packet.push_front(self.header) {
+        let place = match packet.push_front(self.header) {
             Ok(front) => {
                 write(front, &bytes);
-                HeaderAt::Front
+                None
             }
             Err(_) => {
                 let (place, addr) = self.headers.put(&bytes, bytes == [0; HEADER]).ok_or(Refusal::Full)?;
@@ -192,10 +221,10 @@ impl<D: Dma> TxRing<D> {
                     *segment = Segment::readable(addr, self.header as u32);
                 }
                 n = 1;
-                HeaderAt::Place(place)
+                Some(place)
             }
         };
-        let mut slot = TxSlot { header: Some(at), ..TxSlot::default() };
+        let mut slot = TxSlot { header: place, ..TxSlot::default() };
         let added = self.map_pieces(packet, &mut slot, &mut segments, &mut n).and_then(|()| {
             self.driver.add(segments.get(..n).unwrap_or_default()).map_err(|error| match error {
                 AddError::Full => Refusal::Full,
@@ -206,7 +235,7 @@ impl<D: Dma> TxRing<D> {
             Ok(id) => self.set_slot(id, slot),
             Err(_) => {
                 self.undo(slot);
-                if at == HeaderAt::Front {
+                if place.is_none() {
                     packet.pull_front(self.header);
                 }
             }
@@ -235,15 +264,16 @@ impl<D: Dma> TxRing<D> {
                 *segment = Segment::readable(iova.get(), chunk.len() as u32);
                 *n += 1;
             }
+            let Some(mapped) = Some(run.mapped).filter(Mapped::is_temporary) else { continue };
             if slot.mapped.is_none() {
-                slot.mapped = Some(run.mapped);
-            } else if self.per_buffer {
-                match self.mappings.push(slot.more, run.mapped) {
-                    Ok(list) => slot.more = list,
-                    Err(mapped) => {
-                        let _ = self.mapper.unmap(mapped);
-                        return Err(Refusal::Full);
-                    }
+                slot.mapped = Some(mapped);
+                continue;
+            }
+            match self.mappings.push(slot.more, mapped) {
+                Ok(list) => slot.more = list,
+                Err(mapped) => {
+                    let _ = self.mapper.unmap(mapped);
+                    return Err(Refusal::Full);
                 }
             }
         }
@@ -266,7 +296,7 @@ impl<D: Dma> TxRing<D> {
             let _ = self.mapper.unmap(mapped);
         }
         let _ = self.mapper.sync_iotlb();
-        if let Some(HeaderAt::Place(place)) = slot.header {
+        if let Some(place) = slot.header {
             self.headers.free(place);
         }
     }
