@@ -218,7 +218,10 @@ impl<'a> Fill<'a> {
                 if is_plain(packet) { Ok(plain_header(packet, self.acked)) } else { header(packet, self.acked) };
             match header {
                 Ok(header) => {
-                    to.set(0, header);
+                    // Most buffers still have this header: their line is not taken from the guest's core.
+                    if to.get(0) != Some(header) {
+                        to.set(0, header);
+                    }
                     to.write(VnetHeader::LEN_V1, packet, 0, packet.len());
                     *len = total as u32;
                     used += 1;
@@ -355,12 +358,13 @@ fn header(packet: &Packet, acked: Offloads) -> Result<[u8; VnetHeader::LEN_V1], 
     }
 }
 
-/// Prefetches the lines of the header and of the first bytes behind it: the guest read them last,
-/// on another core.
+/// Prefetches the header, mostly to be compared, and the first bytes behind it, to be written: the
+/// guest read them last, on another core.
 #[inline]
 fn prefetch(bytes: &UntrustedBytes<'_>) {
-    bytes.prefetch_write(0);
-    bytes.prefetch_write(LINE);
+    bytes.prefetch(0);
+    bytes.prefetch_write(VnetHeader::LEN_V1);
+    bytes.prefetch_write(VnetHeader::LEN_V1 + LINE - 1);
 }
 
 /// The place of byte `at` of some buffers.
