@@ -235,17 +235,6 @@ impl<const N: usize> Front<'_, N> {
         Some(unsafe { self.batch.slots.get_unchecked_mut(self.at).assume_init_mut() })
     }
 
-    /// The packets that were not taken.
-    #[inline]
-    pub fn as_mut_slice(&mut self) -> &mut [Packet] {
-        // SAFETY: slots from `at` up to the old length, `total`, are initialised, and borrowed
-        // exclusively.
-        unsafe {
-            let first = self.batch.slots.as_mut_ptr().add(self.at);
-            std::slice::from_raw_parts_mut(first.cast(), self.total - self.at)
-        }
-    }
-
     /// Takes that packet.
     #[inline]
     pub fn take(&mut self) -> Option<Packet> {
@@ -332,14 +321,13 @@ mod tests {
         assert_eq!(front.peek().unwrap().linear(), [0]);
         assert_eq!((front.take().unwrap().linear(), front.take().unwrap().linear()), (&[0][..], &[1][..]));
         assert_eq!(front.peek().unwrap().linear(), [2]);
-        assert_eq!(front.as_mut_slice().iter().map(|packet| packet.linear()[0]).collect::<Vec<_>>(), [2, 3, 4, 5]);
         drop(front);
         assert_eq!(numbers(&batch), [2, 3, 4, 5]);
         drop(batch.front());
         assert_eq!(numbers(&batch), [2, 3, 4, 5]);
         let mut front = batch.front();
         drop((front.take(), front.take(), front.take(), front.take(), front.take()));
-        assert!(front.peek().is_none() && front.as_mut_slice().is_empty());
+        assert!(front.peek().is_none());
         drop(front);
         assert!(batch.is_empty());
         drop((batch, cache));

@@ -1,6 +1,7 @@
 //! Chains of buffers: as a driver gives them, and as a device gets them.
 
 use crate::error::RingError;
+use std::num::NonZeroU32;
 
 /// A buffer that a driver adds: an address of the device's address space (physical, an IOVA, or
 /// what the two sides call one).
@@ -24,6 +25,14 @@ impl Segment {
     pub const fn writable(addr: u64, len: u32) -> Segment {
         Segment { addr, len, writable: true }
     }
+}
+
+/// Buffers for [`add_singles`](crate::Driver::add_singles). A trait, because its method can be
+/// inlined into the loop of either format.
+pub trait SingleBuffers {
+    /// The address and the bytes of the buffer of the chain that will have this id; `None` if there
+    /// is no further buffer.
+    fn next(&mut self, id: u16) -> Option<(u64, NonZeroU32)>;
 }
 
 /// A chain that the device used, as its driver gets it back.

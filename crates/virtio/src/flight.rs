@@ -142,19 +142,31 @@ impl InFlight {
         Some((Used { id: id as u16, len: len.min(writable) }, slots))
     }
 
-    /// In order: takes a used entry, as the device wrote it; returns false if it is not in flight.
+    /// In order: takes a used entry, as the device wrote it, and returns the oldest chain, as
+    /// [`next`](InFlight::next) does; `None` if the chain of the entry is not in flight.
     #[inline]
-    #[must_use]
-    pub(crate) fn begin(&mut self, id: u32, len: u32) -> bool {
-        let known = self.chains.get(id as usize).is_some_and(|flying| flying.is_known(self.published));
-        if known {
-            self.last = Some((id as u16, len));
+    pub(crate) fn begin(&mut self, id: u32, len: u32, after: impl Fn(u16, u16) -> u16) -> Option<(Used, u16)> {
+        if id == self.oldest.into() {
+            // Most entries stand for one chain.
+            let (used, slots) = self.take(id, len)?;
+            self.oldest = after(used.id, slots);
+            return Some((used, slots));
         }
-        known
+        self.begin_batch(id, len)?;
+        self.next(after)
     }
 
-    /// In order: the next chain of the entry, and the number of its descriptors; `None` if there is
-    /// no entry. `after` is the id behind that of a chain of so many descriptors.
+    /// In order: takes a used entry that stands for several chains.
+    #[inline(never)]
+    fn begin_batch(&mut self, id: u32, len: u32) -> Option<()> {
+        self.chains.get(id as usize).filter(|flying| flying.is_known(self.published))?;
+        self.last = Some((id as u16, len));
+        Some(())
+    }
+
+    /// In order: the next chain of a batch that was begun, and the number of its descriptors;
+    /// `None` if there is no batch. `after` is the id behind that of a chain of so many
+    /// descriptors.
     #[inline]
     pub(crate) fn next(&mut self, after: impl Fn(u16, u16) -> u16) -> Option<(Used, u16)> {
         let (last, len) = self.last?;

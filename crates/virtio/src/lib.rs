@@ -88,7 +88,7 @@ mod interleavings;
 
 pub use area::{Area, Areas, RingWords};
 pub use base::Base;
-pub use chain::{Chain, Piece, Segment, Single, Token, Used};
+pub use chain::{Chain, Piece, Segment, Single, SingleBuffers, Token, Used};
 pub use error::{AddError, QueueError, RingError};
 pub use inflight::InFlightRecord;
 pub use layout::{Features, Format, Layout, MAX_SIZE};

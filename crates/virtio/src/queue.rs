@@ -2,7 +2,7 @@
 
 use crate::area::{Area, Areas, RingWords};
 use crate::base::Base;
-use crate::chain::{Chain, Segment, Single, Token, Used};
+use crate::chain::{Chain, Segment, Single, SingleBuffers, Token, Used};
 use crate::error::{AddError, QueueError, RingError};
 use crate::inflight::InFlightRecord;
 use crate::layout::{Features, Format};
@@ -69,11 +69,11 @@ impl<W: RingWords> Driver<W> {
         either!(self, queue => queue.add(chain))
     }
 
-    /// Adds a chain for each of these buffers, none of which is empty, as long as descriptors are
-    /// free. The first places of `ids` get their ids; returns how many.
+    /// Adds chains of one buffer each, as [`add`](Driver::add) does, all for the device to read or all
+    /// to write: as long as descriptors are free and `buffers` has more. Returns how many.
     #[inline]
-    pub fn add_singles(&mut self, buffers: &[Segment], ids: &mut [u16]) -> usize {
-        either!(self, queue => queue.add_singles(buffers, ids))
+    pub fn add_singles(&mut self, writable: bool, buffers: &mut impl SingleBuffers) -> usize {
+        either!(self, queue => queue.add_singles(writable, buffers))
     }
 
     /// Makes the added chains available, at once. Returns whether the device wants a kick.

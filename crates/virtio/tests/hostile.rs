@@ -3,9 +3,10 @@
 mod naive;
 
 use naive::{BASE, DATA, DESC, DEVICE, DRIVER, LEN, Ram};
+use std::num::NonZeroU32;
 use towpath_virtio::{
     AddError, Area, Areas, Base, Chain, Device, Driver, Features, Format, Layout, QueueError, RegionPlace, Regions,
-    RingError, Segment, Single, Token,
+    RingError, Segment, Single, SingleBuffers, Token,
 };
 
 const N: u16 = 4;
@@ -447,11 +448,22 @@ fn a_run_of_single_buffers_ends_where_no_descriptor_is_free() {
     for format in BOTH {
         let (_, mut driver) = driver(format, 0);
         let before = driver.add(&[BUFFER]).unwrap();
-        let (mut ids, buffers) = ([u16::MAX; 5], [BUFFER; 5]);
-        assert_eq!(driver.add_singles(&buffers[..2], &mut ids), 2);
-        assert_eq!(driver.add_singles(&buffers, &mut ids[2..]), 1);
-        assert_eq!((driver.add_singles(&buffers, &mut ids[3..]), driver.free(), driver.in_flight()), (0, 0, 4));
-        assert_eq!((ids[0] ^ ids[1] ^ ids[2] ^ before, &ids[3..]), (1 ^ 2 ^ 3, &[u16::MAX; 2][..]));
+        let mut buffers = Buffers(vec![]);
+        assert_eq!(driver.add_singles(true, &mut buffers), 3);
+        assert_eq!((driver.add_singles(true, &mut buffers), driver.free(), driver.in_flight()), (0, 0, 4));
+        let mut ids = [vec![before], buffers.0].concat();
+        ids.sort_unstable();
+        assert_eq!(ids, [0, 1, 2, 3]);
+    }
+}
+
+/// Buffers without end, and the ids that they get.
+struct Buffers(Vec<u16>);
+
+impl SingleBuffers for Buffers {
+    fn next(&mut self, id: u16) -> Option<(u64, NonZeroU32)> {
+        self.0.push(id);
+        Some((BUFFER.addr, NonZeroU32::new(BUFFER.len)?))
     }
 }
 

@@ -7,9 +7,10 @@ mod naive;
 use naive::{BASE, Buffer, DATA, DESC, DEVICE, DRIVER, LEN, NaiveDevice, NaiveDriver, Ram, Shape, TABLE, TABLES};
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use towpath_virtio::{
     AddError, Area, Areas, Base, Chain, Device, Driver, Features, Format, Piece, RegionPlace, Regions, Segment, Single,
-    Tables, Token,
+    SingleBuffers, Tables, Token,
 };
 
 fn format(shape: Shape) -> Format {
@@ -48,10 +49,10 @@ impl AnyDriver {
                 if let [segment] = segments[..]
                     && (segment.addr / 16).is_multiple_of(2)
                 {
-                    let mut ids = [u16::MAX; 2];
-                    let added = ours.add_singles(&[segment], &mut ids);
-                    assert_eq!(ids[added], u16::MAX);
-                    return (added == 1).then_some(ids[0]);
+                    let mut buffers = Buffers { left: 1, segment, ids: Vec::new() };
+                    let added = ours.add_singles(segment.writable, &mut buffers);
+                    assert_eq!((added, buffers.left), (buffers.ids.len(), 1 - added));
+                    return buffers.ids.pop();
                 }
                 match ours.add(&segments) {
                     Ok(id) => Some(id),
@@ -91,6 +92,21 @@ impl AnyDriver {
             AnyDriver::Ours(ours) => ours.enable_calls(),
             AnyDriver::Naive(naive) => naive.enable_calls(),
         }
+    }
+}
+
+/// Buffers of one kind, and the ids that they get.
+struct Buffers {
+    left: usize,
+    segment: Segment,
+    ids: Vec<u16>,
+}
+
+impl SingleBuffers for Buffers {
+    fn next(&mut self, id: u16) -> Option<(u64, NonZeroU32)> {
+        self.left = self.left.checked_sub(1)?;
+        self.ids.push(id);
+        Some((self.segment.addr, NonZeroU32::new(self.segment.len)?))
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::{EVENT, Position, check, desc, flags};
 use crate::area::{Area, Areas, RingWords};
-use crate::chain::{Segment, Used};
+use crate::chain::{Segment, SingleBuffers, Used};
 use crate::error::{AddError, QueueError, RingError};
 use crate::event::{AT_DESC, DISABLE, ENABLE, packed_wants, word};
 use crate::flight::{InFlight, checked, flags as buffer_flags, with_more};
-use crate::layout::{DESC, Desc, Features, INDIRECT, NEXT, packed_word};
+use crate::layout::{DESC, Desc, Features, INDIRECT, NEXT, WRITE, packed_word};
 use crate::tables::Tables;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use towpath_packet::notify::{before_last_look, publish};
@@ -85,22 +85,30 @@ impl<W: RingWords> Driver<W> {
             return Err(if buffer.len == 0 { AddError::Invalid } else { AddError::Full });
         }
         let id = self.free_id;
-        self.write(true, Desc { addr: buffer.addr, len: buffer.len, flags: buffer_flags(buffer), link: id });
+        let whole = Desc { addr: buffer.addr, len: buffer.len, flags: buffer_flags(buffer), link: id };
+        self.next_avail = self.write(self.next_avail, true, whole);
         self.offer(id, 1, if buffer.writable { buffer.len } else { 0 });
         Ok(id)
     }
 
-    /// Adds a chain for each of these buffers, none of which is empty, as long as descriptors are
-    /// free. The first places of `ids` get their ids; returns how many.
-    pub fn add_singles(&mut self, buffers: &[Segment], ids: &mut [u16]) -> usize {
-        let free = self.free;
-        for (buffer, place) in buffers.iter().zip(ids).take(free.into()) {
-            let id = self.free_id;
-            self.write(true, Desc { addr: buffer.addr, len: buffer.len, flags: buffer_flags(buffer), link: id });
-            self.offer(id, 1, if buffer.writable { buffer.len } else { 0 });
-            *place = id;
+    /// Adds chains of one buffer each, all for the device to read or all to write, as long as
+    /// descriptors are free and `buffers` has more; returns how many.
+    #[inline]
+    pub fn add_singles(&mut self, writable: bool, buffers: &mut impl SingleBuffers) -> usize {
+        let flags = if writable { WRITE } else { 0 };
+        let (mut at, mut id, mut added) = (self.next_avail, self.free_id, 0);
+        while added < self.free
+            && let Some((addr, len)) = buffers.next(id)
+        {
+            at = self.write(at, true, Desc { addr, len: len.get(), flags, link: id });
+            self.flight.add(id, 1, if writable { len.get() } else { 0 });
+            id = self.links[usize::from(id)];
+            added += 1;
         }
-        usize::from(free - self.free)
+        (self.next_avail, self.free_id) = (at, id);
+        self.free -= added;
+        self.added += added;
+        added.into()
     }
 
     /// Adds a chain of any length.
@@ -119,12 +127,14 @@ impl<W: RingWords> Driver<W> {
                 tables.words.store64(first + 2 * i, segment.addr, Relaxed);
                 tables.words.store64(first + 2 * i + 1, packed_word(segment.len, 0, buffer_flags(segment)), Relaxed);
             }
-            self.write(true, Desc { addr, len: (chain.len() * DESC) as u32, flags: INDIRECT, link: id });
+            let table = Desc { addr, len: (chain.len() * DESC) as u32, flags: INDIRECT, link: id };
+            self.next_avail = self.write(self.next_avail, true, table);
         } else {
             let mut is_head = true;
             for (segment, more) in with_more(chain) {
                 let flags = buffer_flags(segment) | if more { NEXT } else { 0 };
-                self.write(is_head, Desc { addr: segment.addr, len: segment.len, flags, link: id });
+                let buffer = Desc { addr: segment.addr, len: segment.len, flags, link: id };
+                self.next_avail = self.write(self.next_avail, is_head, buffer);
                 is_head = false;
             }
         }
@@ -141,10 +151,10 @@ impl<W: RingWords> Driver<W> {
         self.flight.add(id, slots, writable);
     }
 
-    /// Writes the next descriptor of the ring, but the flags of the first one of a burst.
+    /// Writes a descriptor of the ring, but the flags of the first one of a burst; returns the next
+    /// position.
     #[inline]
-    fn write(&mut self, is_head: bool, desc_: Desc) {
-        let at = self.next_avail;
+    fn write(&mut self, at: Position, is_head: bool, desc_: Desc) -> Position {
         let [first, second] = desc(at.index);
         let word = packed_word(desc_.len, desc_.link, desc_.flags | at.available());
         self.areas.desc.store64(first, desc_.addr, Relaxed);
@@ -153,7 +163,7 @@ impl<W: RingWords> Driver<W> {
         } else {
             self.areas.desc.store64(second, word, Relaxed);
         }
-        self.next_avail = at.ahead(1, self.size);
+        at.ahead(1, self.size)
     }
 
     /// Makes the added chains available, by one store of the first one's flags. Returns whether the
@@ -178,57 +188,66 @@ impl<W: RingWords> Driver<W> {
     /// [`RingError::UsedId`] if the device uses a chain that is not in flight, then and ever after.
     #[inline]
     pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
-        let mut taken = 0;
-        let result = self.flight.check().and_then(|()| {
-            if self.features.in_order { self.take_in_order(out, &mut taken) } else { self.take(out, &mut taken) }
-        });
-        (taken, result)
+        match self.flight.check() {
+            Err(error) => (0, Err(error)),
+            Ok(()) if self.features.in_order => self.take_in_order(out),
+            Ok(()) => self.take(out),
+        }
     }
 
     #[inline]
-    fn take(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+    fn take(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
+        let (mut at, mut free, mut taken, mut result) = (self.next_used, self.free, 0, Ok(()));
         for place in out {
-            let Some((id, len)) = self.used() else { break };
+            let Some((id, len)) = self.used(at) else { break };
             let Some((used, slots)) = self.flight.take(id.into(), len) else {
-                return Err(self.flight.broken(RingError::UsedId(id.into())));
+                result = Err(self.flight.broken(RingError::UsedId(id.into())));
+                break;
             };
-            self.next_used = self.next_used.ahead(slots, self.size);
-            self.free += slots;
+            (at, free) = (at.ahead(slots, self.size), free + slots);
             // Free ids are a stack: what belongs to them is in the cache.
             self.links[usize::from(used.id)] = self.free_id;
             self.free_id = used.id;
             *place = used;
-            *taken += 1;
+            taken += 1;
         }
-        Ok(())
+        (self.next_used, self.free) = (at, free);
+        (taken, result)
     }
 
     #[inline]
-    fn take_in_order(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+    fn take_in_order(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
+        let size = self.size;
+        let after = |id, _| following(id, size);
+        let (mut at, mut free, mut taken, mut result) = (self.next_used, self.free, 0, Ok(()));
         for place in out {
-            if !self.flight.in_batch() {
-                let Some((id, len)) = self.used() else { break };
-                if !self.flight.begin(id.into(), len) {
-                    return Err(self.flight.broken(RingError::UsedId(id.into())));
+            let next = if self.flight.in_batch() {
+                self.flight.next(after)
+            } else {
+                let Some((id, len)) = self.used(at) else { break };
+                let begun = self.flight.begin(id.into(), len, after);
+                if begun.is_none() {
+                    result = Err(self.flight.broken(RingError::UsedId(id.into())));
                 }
-            }
-            let Some((used, slots)) = self.flight.next(|id, _| following(id, self.size)) else { break };
-            self.next_used = self.next_used.ahead(slots, self.size);
-            self.free += slots;
+                begun
+            };
+            let Some((used, slots)) = next else { break };
+            (at, free) = (at.ahead(slots, size), free + slots);
             *place = used;
-            *taken += 1;
+            taken += 1;
         }
-        Ok(())
+        (self.next_used, self.free) = (at, free);
+        (taken, result)
     }
 
-    /// The next descriptor, if the device used it: id and length.
+    /// The descriptor at a position, if the device used it: id and length.
     #[inline]
-    fn used(&self) -> Option<(u16, u32)> {
-        let [_, second] = desc(self.next_used.index);
+    fn used(&self, at: Position) -> Option<(u16, u32)> {
+        let [_, second] = desc(at.index);
         // Acquire: the device wrote the buffers before the flags.
         let word = self.areas.desc.load64(second, Acquire);
         let used = Desc::from_packed([0, word]);
-        self.next_used.is_used(flags(word)).then_some((used.link, used.len))
+        at.is_used(flags(word)).then_some((used.link, used.len))
     }
 
     /// Requests no calls while this side polls. One may come all the same.

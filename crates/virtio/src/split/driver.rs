@@ -2,11 +2,11 @@
 
 use super::{FLAGS, INDEX, avail_entry, avail_event, check, desc, used_entry, used_event};
 use crate::area::{Area, Areas, RingWords};
-use crate::chain::{Segment, Used};
+use crate::chain::{Segment, SingleBuffers, Used};
 use crate::error::{AddError, QueueError, RingError};
 use crate::event::{NO_NOTIFICATION, passed};
 use crate::flight::{InFlight, checked, flags, with_more};
-use crate::layout::{DESC, Features, INDIRECT, NEXT, split_word};
+use crate::layout::{DESC, Features, INDIRECT, NEXT, WRITE, split_word};
 use crate::tables::Tables;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use towpath_packet::notify::{before_last_look, publish};
@@ -98,20 +98,24 @@ impl<W: RingWords> Driver<W> {
         Ok(head)
     }
 
-    /// Adds a chain for each of these buffers, none of which is empty, as long as descriptors are
-    /// free. The first places of `ids` get their ids; returns how many.
-    pub fn add_singles(&mut self, buffers: &[Segment], ids: &mut [u16]) -> usize {
-        let (mut head, mut at) = (self.free_head, self.next_avail);
-        for (buffer, id) in buffers.iter().zip(ids).take(self.free.into()) {
-            self.write(head, buffer.addr, split_word(buffer.len, flags(buffer), 0));
-            self.flight.add(head, 1, if buffer.writable { buffer.len } else { 0 });
-            self.areas.driver.store16(avail_entry(at & (self.size - 1)), head, Relaxed);
-            (*id, head) = (head, self.links[usize::from(head)]);
-            at = at.wrapping_add(1);
+    /// Adds chains of one buffer each, all for the device to read or all to write, as long as
+    /// descriptors are free and `buffers` has more; returns how many.
+    #[inline]
+    pub fn add_singles(&mut self, writable: bool, buffers: &mut impl SingleBuffers) -> usize {
+        let (mask, avail, flags) = (self.size - 1, self.next_avail, if writable { WRITE } else { 0 });
+        let (mut head, mut added) = (self.free_head, 0);
+        while added < self.free
+            && let Some((addr, len)) = buffers.next(head)
+        {
+            self.write(head, addr, split_word(len.get(), flags, 0));
+            self.flight.add(head, 1, if writable { len.get() } else { 0 });
+            self.areas.driver.store16(avail_entry(avail.wrapping_add(added) & mask), head, Relaxed);
+            head = self.links[usize::from(head)];
+            added += 1;
         }
-        let added = at.wrapping_sub(self.next_avail);
+        self.free_head = head;
         self.free -= added;
-        (self.free_head, self.next_avail) = (head, at);
+        self.next_avail = avail.wrapping_add(added);
         added.into()
     }
 
@@ -199,58 +203,78 @@ impl<W: RingWords> Driver<W> {
     #[inline]
     pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
         let mut taken = 0;
-        let result = self.flight.check().and_then(|()| {
-            if self.features.in_order { self.take_in_order(out, &mut taken) } else { self.take(out, &mut taken) }
-        });
+        let result = self.flight.check().and_then(|()| self.take_runs(out, &mut taken));
         (taken, result)
     }
 
     #[inline]
-    fn take(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
-        for place in out {
-            if self.used_seen == self.next_used && self.look()? == 0 {
-                break;
+    fn take_runs(&mut self, mut out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+        while !out.is_empty() {
+            if self.used_seen == self.next_used {
+                if self.flight.in_batch() {
+                    return Err(self.flight.broken(RingError::UsedIndex));
+                }
+                if self.look()? == 0 {
+                    break;
+                }
             }
-            let (id, len) = self.used();
-            let Some((used, slots)) = self.flight.take(id, len) else {
-                return Err(self.flight.broken(RingError::UsedId(id)));
-            };
-            self.next_used = self.next_used.wrapping_add(1);
-            self.free += slots;
-            // Free descriptors are a stack: the next chain finds these in the cache.
-            let last = (1..slots).fold(used.id, |at, _| self.links[usize::from(at)]);
-            self.links[usize::from(last)] = self.free_head;
-            self.free_head = used.id;
-            *place = used;
-            *taken += 1;
+            let counted = self.used_seen.wrapping_sub(self.next_used);
+            let (run, rest) = out.split_at_mut(out.len().min(counted.into()));
+            let (n, result) = if self.features.in_order { self.take_in_order(run) } else { self.take(run) };
+            self.next_used = self.next_used.wrapping_add(n);
+            *taken += usize::from(n);
+            result?;
+            out = rest;
         }
         Ok(())
     }
 
+    /// Takes as many chains as there are places, which the device has counted: how many, and the
+    /// error that followed them.
     #[inline]
-    fn take_in_order(&mut self, out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
+    fn take(&mut self, out: &mut [Used]) -> (u16, Result<(), RingError>) {
+        let (mask, next_used) = (self.size - 1, self.next_used);
+        let (mut taken, mut free, mut result) = (0, self.free, Ok(()));
         for place in out {
-            if self.flight.in_batch() {
-                if self.used_seen == self.next_used {
-                    return Err(self.flight.broken(RingError::UsedIndex));
-                }
-            } else {
-                if self.used_seen == self.next_used && self.look()? == 0 {
-                    break;
-                }
-                let (id, len) = self.used();
-                if !self.flight.begin(id, len) {
-                    return Err(self.flight.broken(RingError::UsedId(id)));
-                }
-            }
-            let following = |id: u16, slots| id.wrapping_add(slots) & (self.size - 1);
-            let Some((used, slots)) = self.flight.next(following) else { break };
-            self.next_used = self.next_used.wrapping_add(1);
-            self.free += slots;
-            *place = used;
-            *taken += 1;
+            let (id, len) = self.used(next_used.wrapping_add(taken) & mask);
+            let Some((used, slots)) = self.flight.take(id, len) else {
+                result = Err(self.flight.broken(RingError::UsedId(id)));
+                break;
+            };
+            // Free descriptors are a stack: the next chain finds these in the cache.
+            let last = (1..slots).fold(used.id, |at, _| self.links[usize::from(at)]);
+            self.links[usize::from(last)] = self.free_head;
+            self.free_head = used.id;
+            (*place, free) = (used, free + slots);
+            taken += 1;
         }
-        Ok(())
+        self.free = free;
+        (taken, result)
+    }
+
+    /// The same, in order.
+    #[inline]
+    fn take_in_order(&mut self, out: &mut [Used]) -> (u16, Result<(), RingError>) {
+        let (mask, next_used) = (self.size - 1, self.next_used);
+        let following = |id: u16, slots| id.wrapping_add(slots) & mask;
+        let (mut taken, mut free, mut result) = (0, self.free, Ok(()));
+        for place in out {
+            let next = if self.flight.in_batch() {
+                self.flight.next(following)
+            } else {
+                let (id, len) = self.used(next_used.wrapping_add(taken) & mask);
+                let begun = self.flight.begin(id, len, following);
+                if begun.is_none() {
+                    result = Err(self.flight.broken(RingError::UsedId(id)));
+                }
+                begun
+            };
+            let Some((used, slots)) = next else { break };
+            (*place, free) = (used, free + slots);
+            taken += 1;
+        }
+        self.free = free;
+        (taken, result)
     }
 
     /// Loads the device's index; returns how many chains are used.
@@ -262,10 +286,10 @@ impl<W: RingWords> Driver<W> {
         if used > self.flight.published() { Err(self.flight.broken(RingError::UsedIndex)) } else { Ok(used) }
     }
 
-    /// The next used entry: id and length.
+    /// A used entry: id and length.
     #[inline]
-    fn used(&self) -> (u32, u32) {
-        let [id, len] = used_entry(self.next_used & (self.size - 1));
+    fn used(&self, slot: u16) -> (u32, u32) {
+        let [id, len] = used_entry(slot);
         (self.areas.device.load32(id, Relaxed), self.areas.device.load32(len, Relaxed))
     }
 

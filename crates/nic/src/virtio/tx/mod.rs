@@ -26,7 +26,6 @@ pub use queue::VirtioTx;
 use super::control::Control;
 use super::memory::Headers;
 use std::sync::Arc;
-use submit::RUN;
 use towpath_bus::{Dma, DmaMapper, Mapped};
 use towpath_packet::{Cache, Counters, InFlight, Offloads, RegionHandle, ToDevice};
 use towpath_virtio::{Driver, Used};
@@ -102,8 +101,6 @@ pub(super) struct TxRing<D: Dma> {
     out_of_reach: Option<RegionHandle>,
     slots: Box<[TxSlot]>,
     mappings: Mappings,
-    /// The mappings of a run of packets that end with their chains, before they have slots.
-    run: Vec<Mapped>,
     /// Used chains, before they are unmapped.
     used: [Used; BURST],
     /// Packets that were used, before the IOTLB is flushed, and the bytes of the headers in front of
@@ -140,7 +137,6 @@ impl<D: Dma> TxRing<D> {
             out_of_reach,
             slots: (0..size).map(|_| TxSlot::default()).collect(),
             mappings: Mappings::new(if per_buffer { size } else { 0 }),
-            run: Vec::with_capacity(RUN),
             used: [Used { id: 0, len: 0 }; BURST],
             unmapped: Vec::with_capacity(size.into()),
             in_front: 0,

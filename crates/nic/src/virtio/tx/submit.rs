@@ -7,13 +7,11 @@ use super::super::config::ETHERNET;
 use super::super::control::Fault;
 use super::super::features::{HASH_HEADER, HEADER};
 use super::{MAX_PIECES, TxRing, TxSlot};
-use towpath_bus::{Dma, MapError, Mapped};
+use std::num::NonZeroU32;
+use towpath_bus::{Dma, DmaMapper, MapError, Mapped};
 use towpath_packet::vnet::{self, NEEDS_CSUM, VnetHeader};
 use towpath_packet::{Batch, Checksum, DropReason, Front, InFlight, Offloads, Packet, ToDevice};
-use towpath_virtio::{AddError, Segment};
-
-/// Packets of a run of plain ones, at most.
-pub(super) const RUN: usize = 32;
+use towpath_virtio::{AddError, Segment, SingleBuffers};
 
 /// What became of a packet.
 enum Submitted {
@@ -48,11 +46,7 @@ impl<D: Dma> TxRing<D> {
         let (mut taken, mut dropped) = (0, 0);
         let (mut front, mut freed): (_, Batch) = (batch.front(), Batch::new());
         loop {
-            let run = self.submit_plain::<LEN>(&mut front);
-            taken += run;
-            if run == RUN {
-                continue;
-            }
+            taken += self.submit_plain::<LEN>(&mut front);
             let Some(packet) = front.peek() else { break };
             let id = match self.submit_any(packet) {
                 Submitted::Queued(id) => Some(id),
@@ -83,56 +77,13 @@ impl<D: Dma> TxRing<D> {
         self.driver.publish()
     }
 
-    /// Takes packets of one piece without offloads, with room in front for a header, from the front,
-    /// at most [`RUN`]; returns how many. Ends at a packet that needs another way, that can't be
-    /// mapped now, or for which no descriptor is free.
+    /// Takes packets of one piece without offloads, with room in front for a header, from the front;
+    /// returns how many. Ends at a packet that needs another way, that can't be mapped now, or for
+    /// which no descriptor is free.
     #[inline]
     fn submit_plain<const LEN: usize>(&mut self, front: &mut Front<'_, 64>) -> usize {
-        let (lengths, most) = (ETHERNET..=self.max_frame, RUN.min(self.driver.free().into()));
-        let (mut segments, mut ids) = ([Segment::readable(0, 0); RUN], [0; RUN]);
-        let mut ready = 0;
-        for (packet, segment) in front.as_mut_slice().iter_mut().zip(&mut segments[..most]) {
-            if !lengths.contains(&packet.len()) || packet.wants_offload() || packet.frags() > 0 {
-                break;
-            }
-            if packet.push_front_array([0; LEN]).is_err() {
-                break;
-            }
-            let Some((addr, len)) = self.map_whole(packet) else {
-                packet.pull_front(LEN);
-                break;
-            };
-            *segment = Segment::readable(addr, len);
-            ready += 1;
-        }
-        let added = self.driver.add_singles(&segments[..ready], &mut ids);
-        for &id in &ids[..added] {
-            if let Some(slot) = self.slots.get_mut(usize::from(id)) {
-                slot.frame = front.take().map(InFlight::<ToDevice>::post);
-            }
-        }
-        if !self.run.is_empty() {
-            for (mapped, &id) in self.run.drain(..).zip(&ids) {
-                if let Some(slot) = self.slots.get_mut(usize::from(id)) {
-                    slot.mapped = Some(mapped);
-                }
-            }
-        }
-        added
-    }
-
-    /// Maps a packet of one piece, header included; returns its address and length.
-    #[inline(always)]
-    fn map_whole(&mut self, packet: &Packet) -> Option<(u64, u32)> {
-        let chunk = packet.only_chunk()?;
-        let len = chunk.len();
-        let mapped = self.mapper.map_to_device(chunk).ok()?;
-        self.mapper.sync_for_device(&mapped, len);
-        let addr = mapped.iova().get();
-        if mapped.is_temporary() {
-            self.run.push(mapped);
-        }
-        Some((addr, len as u32))
+        let TxRing { driver, mapper, slots, max_frame, .. } = self;
+        driver.add_singles(false, &mut Plain::<D, LEN> { front, mapper, slots, max_frame: *max_frame })
     }
 
     #[inline]
@@ -313,6 +264,39 @@ impl<D: Dma> TxRing<D> {
                 Refusal::Full
             }
         }
+    }
+}
+
+/// Packets of a batch that need nothing but a header of `LEN` bytes, which are put into their slots
+/// when they are added.
+struct Plain<'a, 'b, D: Dma, const LEN: usize> {
+    front: &'a mut Front<'b, 64>,
+    mapper: &'a mut DmaMapper<D>,
+    slots: &'a mut [TxSlot],
+    max_frame: usize,
+}
+
+impl<D: Dma, const LEN: usize> SingleBuffers for Plain<'_, '_, D, LEN> {
+    #[inline(always)] // a call costs as much as the rest
+    fn next(&mut self, id: u16) -> Option<(u64, NonZeroU32)> {
+        let (packet, slot) = (self.front.peek()?, self.slots.get_mut(usize::from(id))?);
+        let plain = !packet.wants_offload() && packet.frags() == 0;
+        if !plain || !(ETHERNET..=self.max_frame).contains(&packet.len()) {
+            return None;
+        }
+        packet.push_front_array([0; LEN]).ok()?;
+        let (len, chunk) = (NonZeroU32::new(packet.len() as u32)?, packet.only_chunk());
+        let Some(Ok(mapped)) = chunk.map(|chunk| self.mapper.map_to_device(chunk)) else {
+            packet.pull_front(LEN);
+            return None;
+        };
+        let iova = mapped.iova().get();
+        self.mapper.sync_for_device(&mapped, len.get() as usize);
+        if mapped.is_temporary() {
+            slot.mapped = Some(mapped);
+        }
+        slot.frame = self.front.take().map(InFlight::<ToDevice>::post);
+        Some((iova, len))
     }
 }
 
