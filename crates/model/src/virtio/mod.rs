@@ -19,7 +19,7 @@
 //! and rings (§2.7, §2.8), of headers (§5.1.6), and of memory that is unmapped while the device has
 //! it.
 //!
-//! Left out: super-packets, RSS and hash reports, ring reset, interrupts by a line. QEMU's device
+//! Left out: super-packets that are sent, RSS and hash reports, ring reset, interrupts by a line. QEMU's device
 //! has these.
 //!
 //! [specification]: https://docs.oasis-open.org/virtio/virtio/v1.2/virtio-v1.2.html
@@ -56,7 +56,8 @@ pub struct Config {
     pub name: String,
     /// The MAC address.
     pub mac: [u8; 6],
-    /// The features that it offers, of [`FEATURES`].
+    /// The features that it offers, of [`FEATURES`]; and bit 7, with which frames of more than an
+    /// MTU of 1500 are received as super-packets of TCP over IPv4.
     pub features: u64,
     /// The most descriptors of a queue.
     pub queue_size: u16,

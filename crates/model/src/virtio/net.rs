@@ -16,11 +16,16 @@ use towpath_sys::EventFd;
 const BURST: usize = 64;
 /// Bytes of the header in front of each frame (§5.1.6).
 const HEADER: usize = 12;
+/// Bytes of a receive chain, if super-packets come and buffers are not mergeable (§5.1.6.3.1).
+const SUPER_BUFFER: usize = 65562;
+/// Bytes of a longer frame than this are a super-packet, if these were negotiated.
+const ETHERNET: usize = 1514;
 /// Flag of a header: its checksum is to be completed.
 const NEEDS_CSUM: u8 = 1;
 
 /// Bits of the features that matter here.
 const CSUM: u64 = 1;
+const GUEST_TSO4: u64 = 1 << 7;
 const MRG_RXBUF: u64 = 1 << 15;
 const MQ: u64 = 1 << 22;
 
@@ -317,6 +322,10 @@ impl Machine {
                 self.breach(Ring::Rx(pair as u8), "a receive buffer is for writing, with room for a header (5.1.6.3)");
                 return Err(Broken);
             }
+            if !mergeable && features & GUEST_TSO4 != 0 && chain.room() < SUPER_BUFFER {
+                self.breach(Ring::Rx(pair as u8), "a receive buffer has room for a super-packet (5.1.6.3.1)");
+                return Err(Broken);
+            }
             held.push_back(chain);
         }
         if !mergeable && room(held) < needed {
@@ -347,6 +356,10 @@ impl Machine {
     /// The header of a received frame, with what a fault makes of it.
     fn header(&mut self, buffers: u16, len: usize) -> [u8; HEADER] {
         let mut header = [0; HEADER];
+        if self.common.features() & GUEST_TSO4 != 0 && len > ETHERNET {
+            // TCP over IPv4 without options, in segments of 1448 bytes.
+            header = [NEEDS_CSUM, 1, 66, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0];
+        }
         let mut buffers = buffers;
         if self.injector.happens(|f| f.num_buffers) {
             buffers = self.injector.seed.next() as u16;

@@ -15,8 +15,8 @@ use towpath_wire::ethernet::Mac;
 faults! {
     /// A used chain that was not in flight, or more of them than were: the ring is broken.
     BrokenRing = broken_rings,
-    /// A received buffer that is too short for its header, or that names more buffers than there
-    /// are.
+    /// A received buffer that is too short for its header, that names more buffers than there are,
+    /// or whose used length is more than its room.
     BadLength = bad_lengths,
     /// A received packet whose header contradicts it, or asks for what was not negotiated.
     BadHeader = bad_headers,

@@ -2,6 +2,7 @@
 //! packets.
 
 use super::config::Config;
+use super::rx::RxChains;
 use towpath_packet::Offloads;
 
 /// The device completes partial checksums.
@@ -46,6 +47,11 @@ pub(super) const HEADER: usize = towpath_packet::vnet::VnetHeader::LEN_V1;
 pub(super) const HASH_HEADER: usize = HEADER + 8;
 
 const GUEST_USO: u64 = GUEST_USO4 | GUEST_USO6;
+/// The device may send super-packets.
+const GUEST_GSO: u64 = GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO;
+
+/// Bytes of the longest super-packet, without its header (§5.1.6.3.1).
+const SUPER_PACKET: usize = 65550;
 
 /// The features to negotiate of those that are offered. `accept` are the offloads that received
 /// packets may need.
@@ -72,8 +78,7 @@ pub(super) fn choose(offered: u64, config: &Config, accept: Offloads) -> u64 {
     complete(wanted & offered)
 }
 
-/// Without the features whose requirements are missing (§5.1.3.1). Super-packets are received only
-/// into mergeable buffers: others would have to be of 64 KiB each.
+/// Without the features whose requirements are missing (§5.1.3.1).
 fn complete(mut bits: u64) -> u64 {
     let mut drop_unless = |needed: u64, dependent: u64| {
         if bits & needed == 0 {
@@ -84,13 +89,25 @@ fn complete(mut bits: u64) -> u64 {
     drop_unless(MQ, RSS);
     drop_unless(CSUM, HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_USO);
     drop_unless(HOST_TSO4 | HOST_TSO6, HOST_ECN);
-    drop_unless(MRG_RXBUF, GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO);
-    drop_unless(GUEST_CSUM, GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO);
+    drop_unless(GUEST_CSUM, GUEST_GSO);
     drop_unless(GUEST_TSO4 | GUEST_TSO6, GUEST_ECN);
     if bits & GUEST_USO != GUEST_USO {
         bits &= !GUEST_USO;
     }
     bits
+}
+
+/// The receive chains of a ring of `size` descriptors with buffers of `room` bytes, and the features
+/// that go with them (§5.1.6.3.1). Without mergeable buffers every chain has to take a super-packet.
+/// If the ring can't have such chains, super-packets are not received.
+pub(super) fn rx_chains(bits: u64, room: usize, size: u16) -> (u64, Option<RxChains>) {
+    if bits & MRG_RXBUF != 0 || bits & GUEST_GSO == 0 {
+        return (bits, None);
+    }
+    match RxChains::new(header(bits) + SUPER_PACKET, room, size, bits & INDIRECT_DESC != 0) {
+        None => (bits & !GUEST_GSO, None),
+        chains => (bits, chains),
+    }
 }
 
 /// Bytes of a header in front of each packet, in both directions (§5.1.6).
@@ -152,7 +169,27 @@ mod tests {
         let plain = Config { csum: false, ..Config::default() };
         assert!(tx_offloads(all(&plain, Offloads::ALL)).is_none() && rx_offloads(all(&plain, Offloads::ALL)).is_none());
         let single = Config { mergeable: false, ..Config::default() };
-        assert_eq!(rx_offloads(all(&single, Offloads::ALL)), Offloads::CSUM, "buffers of 64 KiB would be needed");
+        assert_eq!(rx_offloads(all(&single, Offloads::ALL)), Offloads::ALL.without(Offloads::VLAN), "in chains");
         assert_eq!(choose(VERSION_1 | CSUM, &config, Offloads::ALL), VERSION_1 | CSUM, "nothing that is not offered");
+    }
+
+    #[test]
+    fn super_packets_that_are_not_mergeable_need_chains_of_64_kib() {
+        let tso = GUEST_CSUM | GUEST_TSO4 | GUEST_ECN;
+        let chains = |buffers, posted| Some(RxChains { buffers, posted });
+        assert_eq!(rx_chains(tso | MRG_RXBUF, 1920, 256), (tso | MRG_RXBUF, None));
+        assert_eq!(rx_chains(GUEST_CSUM, 1920, 256), (GUEST_CSUM, None), "frames of the MTU");
+        assert_eq!(rx_chains(tso | INDIRECT_DESC, 1920, 256), (tso | INDIRECT_DESC, chains(35, 16)));
+        assert_eq!(rx_chains(tso, 1920, 256), (tso, chains(35, 7)), "descriptors of the ring");
+        assert_eq!(rx_chains(tso, 1920, 128), (GUEST_CSUM, None), "too few chains");
+        assert_eq!(
+            rx_chains(tso | INDIRECT_DESC, 1920, 32),
+            (GUEST_CSUM | INDIRECT_DESC, None),
+            "longer than the ring"
+        );
+        assert_eq!(rx_chains(tso | INDIRECT_DESC, 1000, 256), (GUEST_CSUM | INDIRECT_DESC, None), "too many buffers");
+        // The bytes of a header with a hash are in front of them.
+        assert_eq!(rx_chains(tso, 65562, 16).1, chains(1, 16));
+        assert_eq!(rx_chains(tso | HASH_REPORT, 65562, 16).1, chains(2, 8));
     }
 }

@@ -72,7 +72,7 @@ use device::{Device, Setup};
 use features::{CTRL_VQ, HASH_REPORT, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, RSS, VERSION_1};
 use hashing::Hashing;
 use memory::{QueueMemory, QueuePlan, RingMemory, RingsError};
-use rx::{RxParts, RxRing, RxRules};
+use rx::{RxChains, RxParts, RxRing, RxRules};
 use std::sync::{Arc, Weak};
 use towpath_bus::{BusError, DmaPolicy, Domain};
 use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
@@ -219,25 +219,28 @@ impl<T: Transport> Port for VirtioNet<T> {
         let pairs = info.queues(start.queues)?;
         let config = Config { queues: pairs, ..config };
         let bits = negotiable(&transport, &config, start.accept);
+        let room = start.pool.chunk() - start.pool.headroom();
+        let (bits, chains) = features::rx_chains(bits, room, ring_size(&transport, 0, &config));
         let domain = Domain::new(transport.dma().clone(), config.policy).map_err(|error| input(port, error))?;
         // Buffers for both rings, and as many on their way.
         let (ring, queues) = (usize::from(config.ring), usize::from(pairs));
-        let memory = DeviceMemory::new(domain, start.pool, queues * (3 * ring + 512), queues * ring / 2);
+        let chained = chains.map_or(0, |RxChains { buffers, posted }| buffers * (posted + 1));
+        let memory = DeviceMemory::new(domain, start.pool, queues * (3 * ring + 512 + chained), queues * ring / 2);
         let memory = memory.map_err(failed)?;
         let rules = RxRules {
             mergeable: bits & MRG_RXBUF != 0,
+            chains,
             offloads: features::rx_offloads(bits),
             max_frame: config.max_frame(),
             header: features::header(bits),
         };
-        let room = memory.room();
-        let needed = rules.header + if rules.mergeable { 64 } else { rules.max_frame };
+        let needed = rules.header + if rules.mergeable || chains.is_some() { 64 } else { rules.max_frame };
         if room < needed {
             let rule = "use larger chunks, a smaller mtu, or mergeable=on";
             let what = format!("its buffers have room for {room} bytes, and {needed} are needed: {rule}");
             return Err(input(port, what));
         }
-        let made = rings(&transport, &memory.domain, bits, pairs, &config);
+        let made = rings(&transport, &memory.domain, bits, pairs, chains, &config);
         let (ring_memory, queues) = made.map_err(|error| input(port, error))?;
         let control_index = 2 * if bits & features::MQ != 0 { max_pairs(&transport) } else { 1 };
         let (mut rx, mut tx, mut setups, mut commands) = (Vec::new(), Vec::new(), Vec::new(), None);
@@ -253,7 +256,7 @@ impl<T: Transport> Port for VirtioNet<T> {
                 None => {
                     let parts = RxParts {
                         driver,
-                        mapper: memory.mapper(size.into(), 0).map_err(failed)?,
+                        mapper: memory.mapper((chained as u32).max(size.into()), 0).map_err(failed)?,
                         cache: memory.cache(Direction::Rx).map_err(failed)?,
                         copy_cache: memory.copy_cache().map_err(failed)?,
                     };
@@ -313,24 +316,28 @@ fn rings<T: Transport>(
     domain: &Domain<T::Dma>,
     bits: u64,
     pairs: u16,
+    chains: Option<RxChains>,
     config: &Config,
 ) -> Result<(RingMemory, Vec<QueueMemory>), RingsError> {
     let format = if bits & RING_PACKED != 0 { Format::Packed } else { Format::Split };
-    let [rx, tx] = [0, 1].map(|queue| {
-        let most = transport.max_size(queue).min(config.ring);
-        // The largest power of two.
-        if most == 0 { 0 } else { 1 << most.ilog2() }
-    });
-    let entries = if bits & INDIRECT_DESC != 0 { TABLE } else { 0 };
+    let [rx, tx] = [0, 1].map(|queue| ring_size(transport, queue, config));
+    let tables = |entries| if bits & INDIRECT_DESC != 0 { entries } else { 0 };
+    let [rx_entries, entries] = [chains.map_or(0, |chains| chains.buffers as u16), TABLE].map(tables);
     let mut plans = Vec::new();
     for _ in 0..pairs {
-        plans.push(QueuePlan { format, size: rx, entries: 0, header: 0, buffer: 0 });
+        plans.push(QueuePlan { format, size: rx, entries: rx_entries, header: 0, buffer: 0 });
         plans.push(QueuePlan { format, size: tx, entries, header: features::header(bits), buffer: 0 });
     }
     if bits & CTRL_VQ != 0 {
         plans.push(QueuePlan { format, size: command::SIZE, entries: 0, header: 0, buffer: command::BUFFER });
     }
     RingMemory::new(domain, &plans, towpath_virtio::Features::from_bits(bits))
+}
+
+/// Descriptors of a queue: the largest power of two that the device and the configuration allow.
+fn ring_size<T: Transport>(transport: &T, queue: u16, config: &Config) -> u16 {
+    let most = transport.max_size(queue).min(config.ring);
+    if most == 0 { 0 } else { 1 << most.ilog2() }
 }
 
 /// What the worker of a receive queue waits for; `None` if it polls.

@@ -121,6 +121,11 @@ impl State {
     }
 
     fn give(&mut self, ring: usize, header: [u8; 10], frame: &[u8]) -> bool {
+        self.give_as(ring, header, frame, None)
+    }
+
+    /// The same, with a used length of its own.
+    pub(crate) fn give_as(&mut self, ring: usize, header: [u8; 10], frame: &[u8], used: Option<u32>) -> bool {
         let mergeable = self.features >> 15 & 1 != 0;
         let State { regions, rings, .. } = self;
         let Some(device) = rings[ring].device.as_mut() else { return false };
@@ -151,7 +156,7 @@ impl State {
         let place = first.unwrap();
         let count = (taken.len() as u16).to_le_bytes();
         assert!(regions.memory(place.region).unwrap().put(place.offset + 10, &count));
-        taken.into_iter().for_each(|(token, len)| device.complete(token, len));
+        taken.into_iter().for_each(|(token, len)| device.complete(token, used.unwrap_or(len)));
         if device.publish() {
             self.call(ring);
         }

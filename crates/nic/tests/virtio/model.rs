@@ -99,6 +99,37 @@ fn a_frame_of_several_mergeable_buffers_comes_whole() {
 }
 
 #[test]
+fn a_super_packet_that_is_not_mergeable_comes_in_a_chain_under_every_policy() {
+    for kind in 0..8u32 {
+        let has = |bit: u32| kind >> bit & 1 != 0;
+        for policy in [DmaPolicy::Persistent, STRICT, DEFERRED] {
+            let what = format!("{kind:#b}, {policy:?}");
+            let mut config = config(has(0), false, policy);
+            (config.indirect, config.ring) = (has(1), 256);
+            config.copybreak = Some(Copybreak::new(if has(2) { 300 } else { 0 }).unwrap());
+            let model = model::Config { features: FEATURES | 1 << 7, ..model::Config::default() };
+            let (mut rig, device, mut far) = start(config, model);
+            for round in 0..30 {
+                let frames = [60, 65_550 - round, 250, 1514, 9000].map(|len| frame(len, len));
+                frames.iter().for_each(|bytes| assert!(far.send(bytes)));
+                device.run_until_idle();
+                let got = rig.receive(0);
+                assert!(got.iter().map(Packet::to_vec).eq(frames), "{what}");
+                assert_eq!(got.iter().filter(|packet| packet.gso().is_some()).count(), 2, "{what}");
+            }
+            let counts = rig.rx[0].counts();
+            assert_eq!(counts.copies, if has(2) { 60 } else { 0 }, "{what}");
+            // Only those buffers are unmapped to which the device has written.
+            let written = counts.completed - counts.copies;
+            assert_eq!(counts.unmaps, if policy == DmaPolicy::Persistent { 0 } else { written }, "{what}");
+            rig.end();
+            assert_eq!(device.violation(), None, "{what}");
+            assert!(device.iommu().take_faults().is_empty(), "{what}");
+        }
+    }
+}
+
+#[test]
 fn several_pairs_are_switched_on_and_flows_are_spread_over_them() {
     for packed in [false, true] {
         let mut config = config(packed, true, STRICT);
@@ -183,12 +214,13 @@ fn the_link_the_announcement_and_the_filter_go_through_the_device() {
 }
 
 /// Sends and receives until `event` is counted. Afterwards every buffer is back, and the driver has
-/// broken no rule.
-fn survives(faults: Faults, event: &str, packed: bool, policy: DmaPolicy) {
-    let mut config = config(packed, true, policy);
+/// broken no rule. Chains are of one buffer, or of several.
+fn survives(faults: Faults, event: &str, packed: bool, policy: DmaPolicy, chains: bool) {
+    let mut config = config(packed, !chains, policy);
     config.stall = if faults.stall > 0 { Duration::from_millis(20) } else { PATIENCE };
     config.copybreak = Some(Copybreak::new(300).unwrap());
-    let model = model::Config { faults, threaded: true, ..model::Config::default() };
+    let features = FEATURES | if chains { 1 << 7 } else { 0 };
+    let model = model::Config { faults, features, threaded: true, ..model::Config::default() };
     let (mut rig, device, mut far) = start(config, model);
     let (begun, mut received, mut sent) = (Instant::now(), 0, 0);
     let count = |rig: &Rig<_>| rig.control.events().iter().find(|(name, _)| *name == event).unwrap().1;
@@ -224,7 +256,22 @@ fn a_device_that_breaks_its_rules_costs_no_buffer_and_is_reset() {
     std::thread::scope(|scope| {
         for (i, (fault, event)) in faults.into_iter().enumerate() {
             let fault = Faults { seed: 7 + i as u64, ..fault };
-            scope.spawn(move || survives(fault, event, i % 2 == 0, [STRICT, DEFERRED][i / 2 % 2]));
+            scope.spawn(move || survives(fault, event, i % 2 == 0, [STRICT, DEFERRED][i / 2 % 2], false));
+        }
+    });
+}
+
+#[test]
+fn chains_of_several_buffers_are_bounded_and_survive_resets() {
+    let faults = [
+        (Faults { needs_reset: 10_000, ..Faults::default() }, "resets"),
+        (Faults { used_id: 10_000, ..Faults::default() }, "broken_rings"),
+        (Faults { used_len: 10_000, ..Faults::default() }, "bad_lengths"),
+    ];
+    std::thread::scope(|scope| {
+        for (i, (fault, event)) in faults.into_iter().enumerate() {
+            let fault = Faults { seed: 3 + i as u64, ..fault };
+            scope.spawn(move || survives(fault, event, i % 2 == 0, [STRICT, DEFERRED][i / 2 % 2], true));
         }
     });
 }

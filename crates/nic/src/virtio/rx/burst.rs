@@ -4,8 +4,8 @@ use super::super::config::ETHERNET;
 use super::super::control::Fault;
 use super::super::features::{HASH_HEADER, HEADER};
 use super::super::hashing::reported;
-use super::RxRing;
-use crate::common::copybreak::leak;
+use super::{RxRing, RxRules};
+use std::ops::Range;
 use towpath_bus::Dma;
 use towpath_packet::vnet::{self, VnetHeader};
 use towpath_packet::{Batch, Checksum, DropReason, Offloads, Packet};
@@ -40,9 +40,17 @@ impl<D: Dma> RxRing<D> {
             let (n, harvested) = self.harvest(wanted, short);
             if n > 0 {
                 let synced = self.mapper.sync_iotlb().is_ok();
-                for i in 0..n {
-                    let Some(&used) = self.used.get(i) else { break };
-                    let piece = self.take(i, used, synced);
+                let mut at = 0;
+                while at < n {
+                    let piece = if let Some(chains) = self.rules.chains {
+                        self.take_chain(at, synced, chains)
+                    } else {
+                        let (taken, other) = if synced { self.take_plain(at..n, out, &mut bytes) } else { (0, None) };
+                        at += taken;
+                        packets += taken;
+                        if other.is_none() && at < n { self.take(at) } else { other }
+                    };
+                    at += 1;
                     if let Some(packet) = piece.and_then(|piece| self.assemble(piece)) {
                         bytes += packet.len() as u64;
                         packets += usize::from(out.push(packet).is_ok());
@@ -55,15 +63,23 @@ impl<D: Dma> RxRing<D> {
         }
     }
 
-    /// First pass: takes used chains, and unmaps their buffers. Those of fewer than `short` bytes
-    /// are copied instead.
+    /// First pass: takes used chains, and unmaps their buffers, if any is mapped alone. Those of
+    /// fewer than `short` bytes are copied instead.
     #[inline]
     fn harvest(&mut self, wanted: usize, short: u32) -> (usize, Result<(), RingError>) {
         let wanted = wanted.min(BURST);
         let (n, taken) = self.driver.take_used(&mut self.used[..wanted]);
-        for i in 0..n {
+        if self.driver.overlong() != self.overlong {
+            self.note_overlong();
+        }
+        if let Some(chains) = self.rules.chains {
+            (0..n).for_each(|at| self.harvest_chain(at, short, chains));
+            return (n, taken);
+        }
+        let passed = if short == 0 && !self.mapper.maps_buffers() { n } else { 0 };
+        for i in passed..n {
             let Used { id, len } = self.used[i];
-            if !(len < short && self.copy(i, id, len as usize))
+            if !(len < short && self.copy(i, id, len as usize, 1))
                 && let Some(slot) = self.slots.get_mut(id.into())
             {
                 slot.unmap(&mut self.mapper, len as usize, &self.control);
@@ -73,10 +89,20 @@ impl<D: Dma> RxRing<D> {
         (n, taken)
     }
 
-    /// Copies a buffer, which stays mapped; returns false if there is no buffer for the copy.
+    /// Counts used lengths of more bytes than the chain has, to which they were cut.
+    #[cold]
+    fn note_overlong(&mut self) {
+        let overlong = self.driver.overlong();
+        (self.overlong..overlong).for_each(|_| self.control.fault(Fault::BadLength));
+        self.overlong = overlong;
+    }
+
+    /// Copies the first buffer of a chain of so many, and of one takes it out, to be posted again.
+    /// It stays mapped; returns false if there is no buffer for the copy.
     #[inline(never)]
-    fn copy(&mut self, at: usize, id: u16, len: usize) -> bool {
-        let (Some(place), Some(slot)) = (self.copies.get_mut(at), self.slots.get_mut(id.into())) else { return false };
+    pub(super) fn copy(&mut self, at: usize, id: u16, len: usize, buffers: usize) -> bool {
+        let slot = self.slots.get_mut(u32::from(id) * buffers as u32);
+        let (Some(place), Some(slot)) = (self.copies.get_mut(at), slot) else { return false };
         let copies = self.copy_cache.as_mut().unwrap_or(&mut self.cache);
         let Some(mut packet) = copies.alloc() else { return false };
         if slot.copy(&mut self.mapper, len, &mut packet).is_none() {
@@ -84,29 +110,53 @@ impl<D: Dma> RxRing<D> {
             return false;
         }
         *place = Some(packet);
-        self.spares.push(std::mem::take(slot));
+        if buffers == 1 {
+            self.spares.push(std::mem::take(slot));
+        }
         self.counts.copies += 1;
         true
     }
 
-    /// Last pass: takes a buffer, or the copy of it. `synced`: no translation of the buffer is
-    /// cached any more.
-    #[inline]
-    fn take(&mut self, at: usize, used: Used, synced: bool) -> Option<Packet> {
-        let Some(buffer) = self.slots.get_mut(used.id.into())?.buffer.take() else {
-            let copy = self.copies.get_mut(at)?.take();
-            if copy.is_none() {
-                // It could not be unmapped, and is leaked.
-                self.lost();
+    /// Last pass, if no translation of the buffers is cached any more: takes buffers that are plain
+    /// frames, and appends them to `out`, which has room for all. Ends at a buffer that is gone, and
+    /// behind one that is something else, which is returned with the number of frames before it.
+    #[inline(always)]
+    fn take_plain(&mut self, chains: Range<usize>, out: &mut Batch, bytes: &mut u64) -> (usize, Option<Packet>) {
+        let RxRing { used, slots, mapper, control, rules, queue, .. } = self;
+        let (rules, queue, begins) = (*rules, *queue, self.partial.is_none());
+        let mut taken = 0;
+        for &Used { id, len } in used.get(chains).unwrap_or_default() {
+            let Some(slot) = slots.get_mut(id.into()) else { break };
+            // It is mapped yet if the first pass had nothing to do.
+            if slot.mapped.is_some() {
+                slot.unmap(mapper, len as usize, control);
             }
-            return copy;
-        };
-        if !synced {
-            leak(buffer, &self.control);
-            self.lost();
-            return None;
+            let Some(buffer) = slot.buffer.take() else { break };
+            let mut packet = buffer.complete(len as usize);
+            if !(begins && strip_plain(&mut packet, rules)) {
+                return (taken, Some(packet));
+            }
+            packet.set_ingress(0, queue);
+            *bytes += packet.len() as u64;
+            if out.push(packet).is_err() {
+                break;
+            }
+            taken += 1;
         }
-        Some(buffer.complete(used.len as usize))
+        (taken, None)
+    }
+
+    /// Last pass, a buffer that is gone: takes the copy of it, if there is one. A buffer that is
+    /// there may still be translated by the device, and is leaked.
+    #[inline(never)]
+    fn take(&mut self, at: usize) -> Option<Packet> {
+        let id = self.used.get(at)?.id;
+        let copy = self.copies.get_mut(at)?.take();
+        if copy.is_none() {
+            self.slots.get_mut(id.into())?.leak(&self.control);
+            self.lost();
+        }
+        copy
     }
 
     /// A piece with a header begins a packet; others continue one.
@@ -206,6 +256,20 @@ impl<D: Dma> RxRing<D> {
             }
         }
     }
+}
+
+/// Removes the header of a frame that is whole and needs nothing; returns false for any other, which
+/// stays as it is.
+#[inline(always)]
+fn strip_plain(packet: &mut Packet, rules: RxRules) -> bool {
+    let Some(bytes) = packet.linear().first_chunk() else { return false };
+    let (header, buffers) = decode(bytes);
+    let len = packet.len().wrapping_sub(rules.header);
+    if !header.is_plain() || (rules.mergeable && buffers > 1) || !(ETHERNET..=rules.max_frame).contains(&len) {
+        return false;
+    }
+    packet.pull_front(HEADER);
+    rules.header == HEADER || take_hash(packet)
 }
 
 /// What the packet needs of the next port.

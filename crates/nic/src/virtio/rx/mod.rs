@@ -1,24 +1,29 @@
-//! A receive queue: buffers become chains of one buffer, used chains become packets.
+//! A receive queue: buffers become chains, used chains become packets.
 //!
 //! ```text
 //!   one buffer       [ header │ frame ]                                num_buffers = 1
 //!   mergeable        [ header │ frame … ] [ … ] [ … ]                  num_buffers = 3
+//!   a chain each     [ header │ frame …   ─   …   ─   … ]              super-packets, not mergeable
 //! ```
 //!
 //! A burst takes three passes, which share one IOTLB flush: used chains are harvested and their
 //! buffers unmapped; [`sync_iotlb`](towpath_bus::DmaMapper::sync_iotlb) flushes the IOTLB; packets
 //! are made. No byte of an unmapped buffer is read before the flush. A short buffer is copied by
-//! the first pass, and stays mapped until it is posted again.
+//! the first pass, and stays mapped until it is posted again. Where memory stays mapped and nothing
+//! is copied, the first pass has nothing to do.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `mod` | [`RxRing`]: its parts, refill, and the end |
 //! | `burst` | used chains become packets |
+//! | `chains` | chains of several buffers |
 //! | `queue` | [`VirtioRx`]: the port's queue |
 
 mod burst;
+mod chains;
 mod queue;
 
+pub(super) use chains::RxChains;
 pub use queue::VirtioRx;
 
 use super::control::{Control, Fault};
@@ -26,16 +31,19 @@ use crate::common::copybreak::{RxCounts, RxSlot, free_all, unmap_all};
 use crate::common::end::EndedRing;
 use crate::common::ring::Slots;
 use burst::{BURST, Partial};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use towpath_bus::{Dma, DmaMapper};
 use towpath_packet::{Batch, Cache, Counters, FromDevice, InFlight, Offloads, Packet};
-use towpath_virtio::{Driver, Segment, Used};
+use towpath_virtio::{Driver, Segment, SingleBuffers, Used};
 
 /// What was negotiated for received packets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RxRules {
-    /// A packet may have several buffers.
+    /// A packet may have several buffers, each of a chain of its own.
     pub(super) mergeable: bool,
+    /// Every chain has several buffers; `None` if each has one.
+    pub(super) chains: Option<RxChains>,
     /// What packets may need.
     pub(super) offloads: Offloads,
     /// Bytes of a header.
@@ -59,9 +67,12 @@ pub(super) struct RxRing<D: Dma> {
     mapper: DmaMapper<D>,
     cache: Cache,
     copy_cache: Option<Cache>,
-    /// Bytes that fit in a copy.
+    /// Bytes that fit in a copy, and in a buffer.
     copy_room: usize,
+    room: usize,
+    /// By the id of a chain; those of a chain of several buffers side by side.
     slots: Slots<RxSlot>,
+    /// Chains that are posted, at most.
     size: usize,
     /// Buffers that were copied out and are mapped, to be posted again.
     spares: Vec<RxSlot>,
@@ -77,6 +88,8 @@ pub(super) struct RxRing<D: Dma> {
     counts: RxCounts,
     /// Buffers that became no packets.
     lost: u64,
+    /// Used lengths that were too long, as far as they are counted as faults.
+    overlong: u64,
     counters: Arc<Counters>,
     control: Control,
 }
@@ -87,15 +100,19 @@ impl<D: Dma> RxRing<D> {
         driver.disable_calls();
         let of = copy_cache.as_ref().unwrap_or(&cache);
         let copy_room = of.chunk() - of.headroom();
+        let room = (cache.chunk() - cache.headroom()).max(1);
+        let buffers = rules.chains.map_or(1, |chains| chains.buffers);
+        let spares = rules.chains.map_or(size.into(), |chains| (chains.posted + 1) * chains.buffers);
         RxRing {
             driver,
             mapper,
             cache,
             copy_cache,
             copy_room,
-            slots: Slots::new(size.into()),
-            size: size.into(),
-            spares: Vec::with_capacity(size.into()),
+            room,
+            slots: Slots::new(u32::from(size) * buffers as u32),
+            size: rules.chains.map_or(size.into(), |chains| chains.posted),
+            spares: Vec::with_capacity(spares),
             rules,
             queue: queue as u8,
             used: [Used { id: 0, len: 0 }; BURST],
@@ -104,6 +121,7 @@ impl<D: Dma> RxRing<D> {
             partial: None,
             counts: RxCounts::default(),
             lost: 0,
+            overlong: 0,
             counters: Arc::default(),
             control,
         }
@@ -118,9 +136,13 @@ impl<D: Dma> RxRing<D> {
     /// many, and whether the device wants a kick.
     #[inline]
     fn refill(&mut self) -> (usize, bool) {
-        let free = usize::from(self.driver.free());
+        let free = self.size - usize::from(self.driver.in_flight()).min(self.size);
         if free < (self.size / 8).min(32) {
             return (0, false);
+        }
+        if let Some(chains) = self.rules.chains {
+            let posted = self.post_chains(chains);
+            return (posted, posted > 0 && self.driver.publish());
         }
         let mut posted = self.post_spares();
         while posted < free {
@@ -158,30 +180,9 @@ impl<D: Dma> RxRing<D> {
     /// Adds the fresh buffers; returns how many.
     #[inline]
     fn post_fresh(&mut self) -> usize {
-        let mut posted = 0;
-        while let Some(packet) = self.fresh.pop() {
-            let Ok(buffer) = InFlight::<FromDevice>::post(packet) else { continue };
-            let Ok(mapped) = self.mapper.map_from_device(&buffer) else {
-                self.control.fault(Fault::MapFailed);
-                self.cache.free(buffer.complete(0));
-                break;
-            };
-            match self.driver.add(&[Segment::writable(mapped.iova().get(), buffer.room() as u32)]) {
-                Ok(id) => {
-                    if let Some(slot) = self.slots.get_mut(id.into()) {
-                        *slot = RxSlot { buffer: Some(buffer), mapped: Some(mapped) };
-                    }
-                    posted += 1;
-                }
-                Err(_) => {
-                    // No descriptor names the buffer.
-                    let _ = self.mapper.unmap(mapped);
-                    self.cache.free(buffer.complete(0));
-                    break;
-                }
-            }
-        }
-        self.cache.free_bulk(&mut self.fresh);
+        let RxRing { driver, mapper, cache, slots, fresh, control, .. } = self;
+        let posted = driver.add_singles(true, &mut Fresh { mapper, slots, fresh, control });
+        cache.free_bulk(fresh);
         posted
     }
 
@@ -218,6 +219,32 @@ impl<D: Dma> RxRing<D> {
     fn counts(&self) -> RxCounts {
         let RxCounts { completed, copies, .. } = self.counts;
         RxCounts { handed: completed - copies - self.lost, ..self.counts }.with_dma(self.mapper.counts())
+    }
+}
+
+/// Fresh buffers, which are mapped and put into their slots when they are posted.
+struct Fresh<'a, D: Dma> {
+    mapper: &'a mut DmaMapper<D>,
+    slots: &'a mut Slots<RxSlot>,
+    fresh: &'a mut Batch,
+    control: &'a Control,
+}
+
+impl<D: Dma> SingleBuffers for Fresh<'_, D> {
+    #[inline(always)] // a call costs as much as the rest
+    fn next(&mut self, id: u16) -> Option<(u64, NonZeroU32)> {
+        let slot = self.slots.get_mut(id.into())?;
+        let packet = self.fresh.pop()?;
+        let room = NonZeroU32::new(packet.tailroom() as u32)?;
+        let buffer = InFlight::<FromDevice>::post(packet).ok()?;
+        let Ok(mapped) = self.mapper.map_from_device(&buffer) else {
+            self.control.fault(Fault::MapFailed);
+            drop(buffer.complete(0));
+            return None;
+        };
+        let iova = mapped.iova().get();
+        *slot = RxSlot { buffer: Some(buffer), mapped: Some(mapped) };
+        Some((iova, room))
     }
 }
 
