@@ -15,6 +15,7 @@ use towpath_wire::vlan::{Tag, Tci};
 use towpath_wire::{Dissected, LinkKind, Toeplitz, checksum, dissect};
 
 const VLAN: Tag = Tag { tpid: 0x8100, tci: Tci(42) };
+const OUTER: Tag = Tag { tpid: 0x88a8, tci: Tci(43) };
 
 fn frame(ip: Ip, transport: Transport<'_>, tags: [Tag; 2]) -> Vec<u8> {
     let link = Some(Link { tags, ..Link::default() });
@@ -41,7 +42,9 @@ fn operations() -> Vec<Operation> {
         ("dissect_v4", frame(v4, tcp(), none)),
         ("dissect_v4_udp", frame(v4, Transport::Udp(Udp::default()), none)),
         ("dissect_v4_vlan", frame(v4, tcp(), [VLAN, Tag::default()])),
+        ("dissect_v4_qinq", frame(v4, tcp(), [OUTER, VLAN])),
         ("dissect_v6", frame(v6, tcp(), none)),
+        ("dissect_v6_vlan", frame(v6, tcp(), [VLAN, Tag::default()])),
     ];
     let mut operations: Vec<Operation> = Vec::new();
     for (name, frame) in frames {

@@ -15,41 +15,45 @@ const NEEDED: usize = tcp::offset::FLAGS + 1;
 /// Finds the headers of an IPv4 packet.
 #[inline(always)]
 pub(super) fn ipv4(frame: &[u8], link: LinkLayer) -> Dissected {
-    let found = || {
-        let packet = frame.get(usize::from(link.l3)..)?;
-        let (ip, _) = ipv4::Header::split(packet).ok()?;
-        if ip.version_ihl() != 0x45 || ip.is_fragment() {
-            return None;
-        }
-        let (src, dst) = (ip::mapped(ip.src()), ip::mapped(ip.dst()));
-        let flow = FlowKey { src, dst, src_port: 0, dst_port: 0, protocol: ip.protocol() };
-        let len = usize::from(ip.total_len());
-        transport(link, flow, packet, ipv4::HEADER_LEN, len, Flags::IPV4)
-    };
-    match found() {
+    match plain_ipv4(frame, link) {
         Some(found) => found,
-        None => general::ipv4(frame, link),
+        None => general::ipv4(frame, link.l3, link.tags),
     }
 }
 
 /// Finds the headers of an IPv6 packet.
 #[inline(always)]
 pub(super) fn ipv6(frame: &[u8], link: LinkLayer) -> Dissected {
-    let found = || {
-        let packet = frame.get(usize::from(link.l3)..)?;
-        let (ip, _) = ipv6::Header::split(packet).ok()?;
-        if ip.version() != 6 {
-            return None;
-        }
-        let (src, dst, protocol) = (ip.src(), ip.dst(), ip.next_header());
-        let flow = FlowKey { src, dst, src_port: 0, dst_port: 0, protocol };
-        let len = ipv6::HEADER_LEN + usize::from(ip.payload_len());
-        transport(link, flow, packet, ipv6::HEADER_LEN, len, Flags::IPV6)
-    };
-    match found() {
+    match plain_ipv6(frame, link) {
         Some(found) => found,
-        None => general::ipv6(frame, link),
+        None => general::ipv6(frame, link.l3, link.tags),
     }
+}
+
+#[inline(always)]
+fn plain_ipv4(frame: &[u8], link: LinkLayer) -> Option<Dissected> {
+    let packet = frame.get(usize::from(link.l3)..)?;
+    let (ip, _) = ipv4::Header::split(packet).ok()?;
+    if ip.version_ihl() != 0x45 || ip.is_fragment() {
+        return None;
+    }
+    let (src, dst) = (ip::mapped(ip.src()), ip::mapped(ip.dst()));
+    let flow = FlowKey { src, dst, src_port: 0, dst_port: 0, protocol: ip.protocol() };
+    let len = usize::from(ip.total_len());
+    transport(link, flow, packet, ipv4::HEADER_LEN, len, Flags::IPV4)
+}
+
+#[inline(always)]
+fn plain_ipv6(frame: &[u8], link: LinkLayer) -> Option<Dissected> {
+    let packet = frame.get(usize::from(link.l3)..)?;
+    let (ip, _) = ipv6::Header::split(packet).ok()?;
+    if ip.version() != 6 {
+        return None;
+    }
+    let (src, dst, protocol) = (ip.src(), ip.dst(), ip.next_header());
+    let flow = FlowKey { src, dst, src_port: 0, dst_port: 0, protocol };
+    let len = ipv6::HEADER_LEN + usize::from(ip.payload_len());
+    transport(link, flow, packet, ipv6::HEADER_LEN, len, Flags::IPV6)
 }
 
 /// `packet` begins with an IP header of `header_len` and says that it is `len` bytes long.

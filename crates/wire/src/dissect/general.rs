@@ -2,8 +2,10 @@
 //! Each step checks that its header is inside the frame and reads it through an array of its size.
 
 use super::{Dissected, Flags, LinkLayer, Stop};
+use crate::ethernet::ethertype;
 use crate::ip::{self, protocol};
 use crate::ipv6::{Extensions, is_extension};
+use crate::vlan::Tag;
 use crate::{Error, icmp, ipv4, ipv6, tcp, udp};
 use core::cmp::Ordering;
 
@@ -31,9 +33,10 @@ fn length_flags(promised: usize, frame: &[u8]) -> Flags {
 
 /// Finds the headers of an IPv4 packet.
 #[inline(never)]
-pub(super) fn ipv4(frame: &[u8], link: LinkLayer) -> Dissected {
+pub(super) fn ipv4(frame: &[u8], l3: u16, tags: [Tag; 2]) -> Dissected {
+    let link = LinkLayer { l3, ethertype: ethertype::IPV4, tags };
     let mut found = link.stop(frame, Stop::NetworkTruncated);
-    let l3 = usize::from(link.l3);
+    let l3 = usize::from(l3);
     let packet = frame.get(l3..).unwrap_or_default();
     let Ok((header, _)) = ipv4::Header::split(packet) else {
         return found;
@@ -63,9 +66,10 @@ pub(super) fn ipv4(frame: &[u8], link: LinkLayer) -> Dissected {
 
 /// Finds the headers of an IPv6 packet.
 #[inline(never)]
-pub(super) fn ipv6(frame: &[u8], link: LinkLayer) -> Dissected {
+pub(super) fn ipv6(frame: &[u8], l3: u16, tags: [Tag; 2]) -> Dissected {
+    let link = LinkLayer { l3, ethertype: ethertype::IPV6, tags };
     let mut found = link.stop(frame, Stop::NetworkTruncated);
-    let l3 = usize::from(link.l3);
+    let l3 = usize::from(l3);
     let packet = frame.get(l3..).unwrap_or_default();
     let Ok((header, _)) = ipv6::Header::split(packet) else {
         return found;

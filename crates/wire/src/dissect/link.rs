@@ -4,7 +4,12 @@ use super::{Dissected, Stop, common};
 use crate::ethernet::{self, ethertype};
 use crate::ip;
 use crate::offload::LinkKind;
-use crate::vlan::{Tag, Tags};
+use crate::vlan::{self, Tag, Tci};
+
+/// Where the network header begins behind no tag, one and two.
+const UNTAGGED: usize = ethernet::HEADER_LEN;
+const TAGGED: usize = UNTAGGED + vlan::HEADER_LEN;
+const TWICE_TAGGED: usize = TAGGED + vlan::HEADER_LEN;
 
 /// The part of a frame before the network header.
 #[derive(Clone, Copy)]
@@ -34,6 +39,12 @@ impl LinkLayer {
             ..Dissected::default()
         }
     }
+
+    /// The result if no network header follows; `at_tag` is why a tag that follows was not read.
+    #[inline(always)]
+    fn stop_at_type(self, frame: &[u8], at_tag: Stop) -> Dissected {
+        self.stop(frame, if ethertype::is_tag(self.ethertype) { at_tag } else { Stop::NotIp })
+    }
 }
 
 /// Finds the headers of a frame, reading each once.
@@ -62,12 +73,12 @@ fn ethernet(frame: &[u8]) -> Dissected {
 /// written in place, not merged with the other's.
 #[inline(never)]
 fn untagged_ipv4(frame: &[u8]) -> Dissected {
-    common::ipv4(frame, LinkLayer::new(ethernet::HEADER_LEN, ethertype::IPV4))
+    common::ipv4(frame, LinkLayer::new(UNTAGGED, ethertype::IPV4))
 }
 
 #[inline(never)]
 fn untagged_ipv6(frame: &[u8]) -> Dissected {
-    common::ipv6(frame, LinkLayer::new(ethernet::HEADER_LEN, ethertype::IPV6))
+    common::ipv6(frame, LinkLayer::new(UNTAGGED, ethertype::IPV6))
 }
 
 #[inline(never)]
@@ -80,19 +91,49 @@ fn bare_ip(frame: &[u8]) -> Dissected {
     }
 }
 
-/// A frame with any number of tags, none included.
+/// A frame with tags, or of a type that is not understood. A second tag is the next function's, so
+/// that the offsets of each are constants.
 #[inline(never)]
-fn tagged(frame: &[u8], ethertype: u16) -> Dissected {
-    let behind = frame.get(ethernet::HEADER_LEN..).unwrap_or_default();
-    let mut walk = Tags::new(ethertype, behind);
-    let tags = core::array::from_fn(|_| walk.next().unwrap_or_default());
-    let l3 = frame.len() - walk.payload().len();
-    let link = LinkLayer { tags, ..LinkLayer::new(l3, walk.ethertype()) };
-    match link.ethertype {
+fn tagged(frame: &[u8], tpid: u16) -> Dissected {
+    let Some((tag, ethertype)) = tag_at(frame, UNTAGGED, tpid) else {
+        return LinkLayer::new(UNTAGGED, tpid).stop_at_type(frame, Stop::LinkTruncated);
+    };
+    let tags = [tag, Tag::default()];
+    match ethertype {
+        ethertype::IPV4 => common::ipv4(frame, LinkLayer { tags, ..LinkLayer::new(TAGGED, ethertype) }),
+        ethertype::IPV6 => tagged_ipv6(frame, tags),
+        other => twice_tagged(frame, tag, other),
+    }
+}
+
+#[inline(never)]
+fn tagged_ipv6(frame: &[u8], tags: [Tag; 2]) -> Dissected {
+    common::ipv6(frame, LinkLayer { tags, ..LinkLayer::new(TAGGED, ethertype::IPV6) })
+}
+
+/// A frame with a tag in front of a tag, or of a type that is not understood.
+#[inline(never)]
+fn twice_tagged(frame: &[u8], outer: Tag, tpid: u16) -> Dissected {
+    let Some((inner, ethertype)) = tag_at(frame, TAGGED, tpid) else {
+        let link = LinkLayer { tags: [outer, Tag::default()], ..LinkLayer::new(TAGGED, tpid) };
+        return link.stop_at_type(frame, Stop::LinkTruncated);
+    };
+    let link = LinkLayer { tags: [outer, inner], ..LinkLayer::new(TWICE_TAGGED, ethertype) };
+    match ethertype {
         ethertype::IPV4 => common::ipv4(frame, link),
         ethertype::IPV6 => common::ipv6(frame, link),
-        other if !ethertype::is_tag(other) => link.stop(frame, Stop::NotIp),
-        _ if tags[1] == Tag::default() => link.stop(frame, Stop::LinkTruncated),
-        _ => link.stop(frame, Stop::TooManyTags),
+        _ => link.stop_at_type(frame, Stop::TooManyTags),
     }
+}
+
+/// The tag that begins at `at`, and the type behind it; `None` if `tpid`, the type in front of it,
+/// is of no tag, or if the frame ends inside.
+#[inline(always)]
+fn tag_at(frame: &[u8], at: usize, tpid: u16) -> Option<(Tag, u16)> {
+    if !ethertype::is_tag(tpid) {
+        return None;
+    }
+    // One load for both fields.
+    let word = u32::from_be_bytes(*frame.get(at..)?.first_chunk()?);
+    Some((Tag { tpid, tci: Tci((word >> 16) as u16) }, word as u16))
 }
