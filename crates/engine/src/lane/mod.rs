@@ -18,7 +18,7 @@
 //! A worker only receives and steers; the lane does the work. Rings have one producer and one
 //! consumer, are filled and drained in bulk, and notify the lane only if it sleeps. For a worker
 //! the rings of all lanes are a transmit queue, for a lane they are a receive queue: ordinary
-//! [routes](crate::route) run both.
+//! [routes](crate::route) run both. A single lane has all packets: their flows are not looked for.
 //!
 //! **Order.** A flow belongs to a bucket of the [`LaneTable`], a bucket to a lane. When a bucket
 //! moves, the worker first waits until the old lane has sent the last packet of that bucket, GRO

@@ -68,6 +68,28 @@ impl RingTx {
         }
     }
 
+    /// Takes packets from the front of a batch: into the ring, and into the stage what that has no
+    /// room for. Returns how many.
+    #[inline]
+    fn take(&mut self, batch: &mut Batch) -> usize {
+        self.flush();
+        let Some(ring) = &mut self.ring else { return 0 };
+        let mut taken = 0;
+        if self.stage.is_empty() {
+            taken = ring.push_batch(batch);
+            self.needs_notify |= taken > 0;
+        }
+        if !batch.is_empty() {
+            for packet in batch.drain_front(self.stage.room()) {
+                // There is room for as many as were drained.
+                let _ = self.stage.push(packet);
+                taken += 1;
+            }
+        }
+        self.staged += taken as u64;
+        taken
+    }
+
     /// Closes the ring, then wakes the lane so that it notices.
     fn close(&mut self) {
         if let Some(ring) = self.ring.take() {
@@ -147,6 +169,22 @@ impl Steer {
         Some((usize::from(self.current[bucket]), Some(bucket)))
     }
 
+    /// Gives the packets to the only lane, whatever their flows are; `None` if there are several.
+    #[inline]
+    fn give_to_only(&mut self, batch: &mut Batch) -> Option<usize> {
+        let [only] = self.rings.as_mut_slice() else { return None };
+        let mut taken = only.take(batch);
+        // Any bucket is the lane's.
+        self.table.count(0, taken as u64);
+        if !batch.is_empty() && (self.full_policy == FullPolicy::Drop || only.ring.is_none()) {
+            for packet in batch.drain_front(batch.len()) {
+                self.counters.dropped_packet(DropReason::LaneFull, &packet);
+                taken += 1;
+            }
+        }
+        Some(taken)
+    }
+
     /// Moves a bucket if the old lane has sent its last packet.
     #[cold]
     fn try_move(&mut self, bucket: usize, wanted: u8) -> bool {
@@ -206,6 +244,9 @@ fn flow_hash(packet: &mut Packet, link: LinkKind) -> u32 {
 impl TxQueue for Steer {
     #[inline]
     fn tx(&mut self, batch: &mut Batch) -> usize {
+        if let Some(taken) = self.give_to_only(batch) {
+            return taken;
+        }
         let mut lanes = [None; Batch::<64>::CAPACITY];
         let taken = self.steer(batch.as_mut_slice(), &mut lanes);
         for (packet, lane) in batch.drain_front(taken).zip(lanes) {

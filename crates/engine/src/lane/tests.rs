@@ -129,6 +129,27 @@ fn a_full_lane_holds_back_or_drops_by_name_and_nothing_is_lost_unnamed() {
 }
 
 #[test]
+fn a_single_lane_has_the_packets_of_all_flows_in_order_and_no_flow_is_looked_for() {
+    let pool = pool();
+    let mut cache = pool.cache(Direction::Tx).unwrap();
+    let rss = Steering::Rss(Box::new(towpath_wire::Toeplitz::new(&towpath_wire::Toeplitz::MICROSOFT_KEY)));
+    for steering in [Steering::Flow, rss, Steering::Lane(7), Steering::RoundRobin] {
+        let (table, mut made) = make(LaneConfig { steering, ..Default::default() }, 1, 1);
+        let mut batch = Batch::new();
+        for i in 0..40 {
+            let mut packet = frame(&mut cache, i % 5, i.into(), false);
+            packet.set_lane((i % 3 == 0).then_some(9));
+            batch.push(packet).unwrap();
+        }
+        assert_eq!((made.steers[0].tx(&mut batch), batch.len()), (40, 0));
+        assert_eq!(made.lanes[0].rx(&mut batch), 40);
+        assert!(batch.iter().enumerate().all(|(i, packet)| tag(packet) == (i as u16 % 5, i as u32)), "in order");
+        assert!(batch.iter().all(|packet| packet.flow_hash().is_none()));
+        assert_eq!(table.loads().iter().sum::<u64>(), 40);
+    }
+}
+
+#[test]
 fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_packets_that_waited_for_room() {
     let pool = pool();
     let mut cache = pool.cache(Direction::Tx).unwrap();
