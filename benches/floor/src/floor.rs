@@ -19,10 +19,16 @@ const FITS: usize = 44;
 /// Adds 1 to the identification and subtracts 1 from the checksum.
 const STEP: u64 = (1 << 48) - 1;
 
-fn slot(header: &[u8; HEADER]) -> usize {
+/// A hash of addresses and ports.
+#[inline(always)]
+pub fn hash(header: &[u8; HEADER]) -> usize {
     let word = |at: usize| u64::from_ne_bytes(*header[at..].first_chunk().unwrap_or(&[0; 8]));
     let product = u128::from(word(26) ^ 0xe703_7ed1_a0b4_28db) * u128::from(word(30) ^ 0xa076_1d64_78bd_642f);
-    ((product >> 64) as u64 ^ product as u64) as usize % SLOTS
+    ((product >> 64) as u64 ^ product as u64) as usize
+}
+
+fn slot(header: &[u8; HEADER]) -> usize {
+    hash(header) % SLOTS
 }
 
 struct Flow {

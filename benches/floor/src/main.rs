@@ -2,25 +2,44 @@
 //!
 //!     floor gro|anew|strangers ours|floor FLOWS BURST PACKETS
 //!     floor send|stale ours|floor SIZE 64 PACKETS
+//!     floor dissect ours|floor TAGS 64 PACKETS
+//!     floor lane ours|floor LANES 64 PACKETS
+//!     floor page-to-memory|page-to-e1000e ours|floor 64 64 PACKETS
 //!
-//! With `gro` flows go on from burst to burst, with `anew` each burst begins them anew. Both sides
-//! of a job have the same packets, TCP/IPv4 with timestamps and trusted checksums, and leave the
-//! same number of them: the program prints it. `measured` is what is counted. With `send` and
-//! `stale` frames of so many bytes go from the generator to the e1000e driver.
+//! | job | |
+//! |---|---|
+//! | `gro`, `anew` | flows that go on from burst to burst, and that each burst begins anew |
+//! | `strangers` | packets that merge with nothing, in the stage of a route |
+//! | `send`, `stale` | frames of so many bytes go from the generator to the e1000e driver |
+//! | `dissect` | headers of a TCP/IPv4 frame with so many tags, 0 or 1, are found |
+//! | `lane` | packets of 8 flows go to lanes, and out of their rings |
+//! | `page-to-…` | a page of an application is sent and completed |
+//!
+//! Both sides of a job have the same packets and leave the same: the program prints how many, and
+//! what else the job has as a result. `measured` is what is counted.
 
+mod dissect;
 mod floor;
+mod lane;
 #[path = "../../peers/gro/engines/src/mix.rs"]
 #[allow(dead_code)]
 mod mix;
 mod ours;
+mod page;
 mod send;
 
 use towpath_packet::{Batch, Cache, Checksum, Direction, Packet, Pool, PoolConfig};
 
+/// Packets of a burst of a job in turns.
+const BURST: usize = 64;
 /// Payload bytes of each packet.
 const PAYLOAD: usize = 1448;
 /// Bursts after which the flows of `gro` begin again.
 const ROUNDS: usize = 20;
+
+fn pool() -> Pool {
+    Pool::new(PoolConfig::default().capacity(4096)).expect("memory")
+}
 
 /// One side of a job.
 trait Side {
@@ -36,8 +55,7 @@ fn measured(side: &mut impl Side, burst: &mut Batch, out: &mut Vec<Packet>) {
 
 /// `rounds`: bursts in which the flows go on, before they begin again.
 fn measure(mut side: impl Side, rounds: usize, flows: usize, burst: usize, packets: usize) {
-    let pool = Pool::new(PoolConfig::default().capacity(4096)).expect("memory");
-    let mut cache: Cache = pool.cache(Direction::Rx).expect("a cache");
+    let mut cache: Cache = pool().cache(Direction::Rx).expect("a cache");
     // As many bursts as give each flow a turn.
     let mix = mix::packets(flows, PAYLOAD, burst, rounds * flows.div_ceil(burst), rounds);
     let (mut batch, mut out) = (Batch::new(), Vec::with_capacity(burst));
@@ -56,18 +74,32 @@ fn measure(mut side: impl Side, rounds: usize, flows: usize, burst: usize, packe
     println!("{left}");
 }
 
-#[inline(never)]
-fn measured_turn(sender: &mut impl send::Sender) -> usize {
-    sender.turn()
+/// One side of a job that makes its packets itself.
+trait Turns {
+    /// Takes a burst of [`BURST`] packets through. Returns how many there were.
+    fn turn(&mut self) -> usize;
+
+    /// Not measured: what is in front of the path and behind it takes its step.
+    fn leave(&mut self);
+
+    /// What the turns had as a result, of a job that has more than packets.
+    fn result(&mut self) -> u64 {
+        0
+    }
 }
 
-fn measure_sender(mut sender: impl send::Sender, packets: usize) {
-    let mut sent = 0;
-    for _ in 0..packets / send::BURST {
-        sent += measured_turn(&mut sender);
-        sender.leave();
+#[inline(never)]
+fn measured_turn(side: &mut impl Turns) -> usize {
+    side.turn()
+}
+
+fn measure_turns(mut side: impl Turns, packets: usize) {
+    let mut left = 0;
+    for _ in 0..packets / BURST {
+        left += measured_turn(&mut side);
+        side.leave();
     }
-    println!("{sent}");
+    println!("{left} {}", side.result());
 }
 
 fn main() {
@@ -75,13 +107,24 @@ fn main() {
     let numbers: Vec<usize> = words.iter().skip(2).filter_map(|word| word.parse().ok()).collect();
     let names = (words.first().map_or("", |word| word), words.get(1).map_or("", |word| word));
     let &[flows, burst, packets] = numbers.as_slice() else { usage() };
-    if flows == 0 || burst == 0 || burst > Batch::<64>::CAPACITY || packets < burst {
+    if flows == 0 && names.0 != "dissect" || burst == 0 || burst > Batch::<64>::CAPACITY || packets < burst {
         usage();
     }
     match names {
-        ("send", "ours") => measure_sender(send::Ours::new(flows, "random"), packets),
-        ("stale", "ours") => measure_sender(send::Ours::new(flows, "stale"), packets),
-        ("stale", "floor") => measure_sender(send::Floor::new(flows), packets),
+        ("send", "ours") => measure_turns(send::Ours::new(flows, "random"), packets),
+        ("stale", "ours") => measure_turns(send::Ours::new(flows, "stale"), packets),
+        ("stale", "floor") => measure_turns(send::Floor::new(flows), packets),
+        ("dissect", "ours") => measure_turns(dissect::Frames::<dissect::Ours>::new(flows), packets),
+        ("dissect", "floor") if flows == 0 => {
+            measure_turns(dissect::Frames::<dissect::Floor<0>>::new(0), packets);
+        }
+        ("dissect", "floor") => measure_turns(dissect::Frames::<dissect::Floor<1>>::new(1), packets),
+        ("lane", "ours") => measure_turns(lane::Passed::new(lane::Ours::new(flows), flows), packets),
+        ("lane", "floor") => measure_turns(lane::Passed::new(lane::Floor::new(flows), flows), packets),
+        ("page-to-memory", "ours") => measure_turns(page::Ours::to_memory(), packets),
+        ("page-to-memory", "floor") => measure_turns(page::Floor::new(page::To::Memory), packets),
+        ("page-to-e1000e", "ours") => measure_turns(page::Ours::to_e1000e(), packets),
+        ("page-to-e1000e", "floor") => measure_turns(page::Floor::new(page::To::E1000e), packets),
         ("gro", "ours") => measure(ours::Engine::new(), ROUNDS, flows, burst, packets),
         ("gro", "floor") => measure(floor::Merge::new(), ROUNDS, flows, burst, packets),
         ("anew", "ours") => measure(ours::Engine::new(), 1, flows, burst, packets),
@@ -93,6 +136,6 @@ fn main() {
 }
 
 fn usage() -> ! {
-    eprintln!("usage: floor gro|anew|strangers ours|floor FLOWS BURST PACKETS        bursts of up to 64");
+    eprintln!("usage: floor JOB ours|floor NUMBER BURST PACKETS        see the head of main.rs");
     std::process::exit(2);
 }

@@ -4,18 +4,18 @@
 //! behind the first 128 bytes. The device is the model, stepped between the measured turns. That
 //! of the floor is a loop that reports each marked descriptor as done.
 
+use crate::{BURST, Turns, pool};
 use std::time::Duration;
 use towpath_bus::DmaPolicy;
 use towpath_engine::route::{Route, RouteConfig};
-use towpath_model::e1000e::{self as model, Device, ModelBus};
+pub use towpath_model::e1000e::Device;
+use towpath_model::e1000e::{self as model, ModelBus};
 use towpath_model::wire::Wire;
 use towpath_nic::e1000e::{Config, E1000e, E1000eTx, Pauses};
 use towpath_packet::port::{Port, Start};
-use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool, PoolConfig};
+use towpath_packet::{Batch, Cache, Direction, Offloads, Packet, Pool};
 use towpath_ports::generator::{self, GenRx};
 
-/// Packets of a burst.
-pub const BURST: usize = 64;
 /// Flows.
 const FLOWS: usize = 8;
 /// Descriptors of the ring, on both sides.
@@ -29,18 +29,12 @@ const COMMAND: u64 = 0x2310_0000;
 const REPORT: u64 = 1 << 27;
 const DONE: u64 = 1 << 32;
 
-/// One side of the job.
-pub trait Sender {
-    /// Makes and sends a burst, and frees what was sent before.
-    fn turn(&mut self) -> usize;
-
-    /// Not measured: the device sends what it was given.
-    fn leave(&mut self);
-}
+/// The driver's transmit queue.
+pub type Tx = E1000eTx<ModelBus>;
 
 /// The path as it is.
 pub struct Ours {
-    route: Route<GenRx, E1000eTx<ModelBus>>,
+    route: Route<GenRx, Tx>,
     device: Device,
 }
 
@@ -57,31 +51,33 @@ impl Wire for Sink {
     }
 }
 
-fn pool() -> Pool {
-    Pool::new(PoolConfig::default().capacity(4096)).expect("memory")
+/// The driver's only transmit queue, on the model of its device.
+pub fn e1000e(pool: &Pool) -> (Tx, Device) {
+    let mut config = Config::default();
+    config.policy = DmaPolicy::Persistent;
+    config.pauses = Pauses::None;
+    config.stall = Duration::from_secs(60);
+    let bus = model::launch(model::Config::default(), Sink).expect("a model");
+    let device = bus.device();
+    let port = E1000e::open(bus, "e1000e:model", config).expect("the device opens");
+    let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE };
+    (port.start(start).expect("the port starts").tx.remove(0), device)
 }
 
 impl Ours {
     pub fn new(size: usize, payload: &str) -> Ours {
-        let mut config = Config::default();
-        config.policy = DmaPolicy::Persistent;
-        config.pauses = Pauses::None;
-        config.stall = Duration::from_secs(60);
-        let bus = model::launch(model::Config::default(), Sink).expect("a model");
-        let device = bus.device();
         let pool = pool();
-        let start = || Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE };
-        let port = E1000e::open(bus, "e1000e:model", config).expect("the device opens");
-        let tx = port.start(start()).expect("the port starts").tx.remove(0);
+        let (tx, device) = e1000e(&pool);
         let uri = format!("gen:flows={FLOWS},size={size},payload={payload}").parse().expect("a port");
         let gen_port = generator::open(generator::Config::from_uri(&uri).expect("options")).expect("a generator");
-        let rx = gen_port.start(start()).expect("the generator starts").rx.remove(0);
+        let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE };
+        let rx = gen_port.start(start).expect("the generator starts").rx.remove(0);
         let cache = pool.cache(Direction::Tx).expect("a cache");
         Ours { route: Route::new(rx, tx, cache, RouteConfig::default()), device }
     }
 }
 
-impl Sender for Ours {
+impl Turns for Ours {
     #[inline]
     fn turn(&mut self) -> usize {
         self.route.turn(false)
@@ -92,6 +88,59 @@ impl Sender for Ours {
     }
 }
 
+/// A ring of descriptors in memory that is mapped once, without a doorbell. Bursts are of
+/// [`BURST`] frames.
+pub struct Ring {
+    ring: Box<[[u64; 2]; RING]>,
+    frames: Box<[Option<Packet>; RING]>,
+    /// Indices that only grow.
+    clean: usize,
+    used: usize,
+}
+
+impl Ring {
+    pub fn new() -> Ring {
+        Ring { ring: Box::new([[0; 2]; RING]), frames: Box::new([const { None }; RING]), clean: 0, used: 0 }
+    }
+
+    /// Frees what the device has reported.
+    #[inline(always)]
+    pub fn reclaim(&mut self, cache: &mut Cache) {
+        let mut sent = Batch::<BURST>::new();
+        while self.clean != self.used && self.ring[(self.clean + BURST - 1) % RING][1] & DONE != 0 {
+            for frame in &mut self.frames[self.clean % RING..][..BURST] {
+                if let Some(packet) = frame.take() {
+                    let _ = sent.push(packet);
+                }
+            }
+            self.clean += BURST;
+            cache.free_bulk(&mut sent);
+        }
+    }
+
+    /// Writes the descriptor of a frame.
+    #[inline(always)]
+    pub fn post(&mut self, packet: Packet, address: u64, len: usize) {
+        let at = self.used % RING;
+        self.ring[at] = [address, COMMAND | len as u64];
+        self.frames[at] = Some(packet);
+        self.used += 1;
+    }
+
+    /// Asks the device to report the last frame.
+    #[inline(always)]
+    pub fn report(&mut self) {
+        self.ring[(self.used + RING - 1) % RING][1] |= REPORT;
+    }
+
+    /// The device: reports what it was asked to.
+    pub fn run(&mut self) {
+        for descriptor in self.ring.iter_mut().filter(|descriptor| descriptor[1] & REPORT != 0) {
+            descriptor[1] |= DONE;
+        }
+    }
+}
+
 /// The floor: one kind of frame, memory that is mapped once, one ring, no counters, no doorbell.
 pub struct Floor {
     cache: Cache,
@@ -99,11 +148,7 @@ pub struct Floor {
     flows: Vec<Flow>,
     next: usize,
     len: usize,
-    ring: Box<[[u64; 2]; RING]>,
-    frames: Box<[Option<Packet>; RING]>,
-    /// Indices that only grow.
-    clean: usize,
-    used: usize,
+    ring: Ring,
     /// Device address minus address.
     base: u64,
 }
@@ -133,34 +178,16 @@ impl Floor {
             flows: (0..FLOWS as u8).map(flow).collect(),
             next: 0,
             len: size,
-            ring: Box::new([[0; 2]; RING]),
-            frames: Box::new([const { None }; RING]),
-            clean: 0,
-            used: 0,
+            ring: Ring::new(),
             base: 1 << 40,
-        }
-    }
-
-    /// Frees what the device has reported.
-    #[inline(always)]
-    fn reclaim(&mut self) {
-        let mut sent = Batch::<BURST>::new();
-        while self.clean != self.used && self.ring[(self.clean + BURST - 1) % RING][1] & DONE != 0 {
-            for frame in &mut self.frames[self.clean % RING..][..BURST] {
-                if let Some(packet) = frame.take() {
-                    let _ = sent.push(packet);
-                }
-            }
-            self.clean += BURST;
-            self.cache.free_bulk(&mut sent);
         }
     }
 }
 
-impl Sender for Floor {
+impl Turns for Floor {
     #[inline]
     fn turn(&mut self) -> usize {
-        self.reclaim();
+        self.ring.reclaim(&mut self.cache);
         let n = self.cache.alloc_bulk(&mut self.batch, BURST);
         for packet in self.batch.drain_front(BURST) {
             let mut packet = packet;
@@ -176,19 +203,14 @@ impl Sender for Floor {
             bytes[24..26].copy_from_slice(&sum.to_be_bytes());
             bytes[HEADERS + 6..HEADERS + 10].copy_from_slice(&flow.number.to_be_bytes());
             (flow.id, flow.number) = (flow.id.wrapping_add(1), flow.number.wrapping_add(1));
-            let at = self.used % RING;
             let address = self.base.wrapping_add(bytes.as_ptr().addr() as u64);
-            self.ring[at] = [address, COMMAND | self.len as u64];
-            self.frames[at] = Some(packet);
-            self.used += 1;
+            self.ring.post(packet, address, self.len);
         }
-        self.ring[(self.used + RING - 1) % RING][1] |= REPORT;
+        self.ring.report();
         n
     }
 
     fn leave(&mut self) {
-        for descriptor in self.ring.iter_mut().filter(|descriptor| descriptor[1] & REPORT != 0) {
-            descriptor[1] |= DONE;
-        }
+        self.ring.run();
     }
 }
