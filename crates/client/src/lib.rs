@@ -32,17 +32,16 @@
 //! | module | |
 //! |---|---|
 //! | `socket` | [`Socket`]: the rings; [`Config`] |
-//! | `holders` | the holder of each chunk, and the memory that frames in flight keep alive |
 //! | `packets` | the rules of sent packets, checked in front of the ring |
-//! | `umem` | [`Umem`]: chunks in a sealed memfd |
+//! | `umem` | [`Umem`]: chunks in a sealed memfd; the holder of each of them |
 //! | `frame` | [`Frame`]: a chunk that the program owns, its bytes and its header |
 //! | `request` | [`Segmentation`]: what a sent super-packet asks for |
 //! | `handshake` | [`Session`]: the handshake alone, for a program that has its own rings |
 //! | `error` | [`Error`] |
 //! | [`protocol`] | messages, layouts and rules of the protocol |
 //!
-//! `unsafe` lies in `frame` (the bytes of owned frames), `holders` (a count of
-//! references that is left with a chunk) and `socket` (`recv`).
+//! `unsafe` lies in `frame` (the bytes of owned frames), `umem` (a count of references that is left
+//! with a chunk) and `socket` (`recv`).
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]
@@ -51,7 +50,6 @@ mod connection;
 mod error;
 mod frame;
 mod handshake;
-mod holders;
 mod packets;
 pub mod protocol;
 mod request;
