@@ -49,7 +49,7 @@ Everything else is an expression of pcap-filter(7), as tcpdump takes it:
 Where both read a text ('drop tcp'), it is a rule; in parentheses, 'drop (tcp)', it is an expression, which sees no
 further than pcap does: not behind tags without the word vlan, nor behind IPv6 extension headers.
 
-  default VERDICT                      what becomes of the rest; pass if it is not said
+  default VERDICT                      what becomes of the rest; pass if it is not given
 
 Example:
   towpath fwd tap:a tap:b --rule 'drop udp dport 53' --rule 'tx icmp' --rule 'default pass'";

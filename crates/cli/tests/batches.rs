@@ -94,9 +94,9 @@ fn without_qemu_the_table_says_which_package_has_it_and_the_command_fails_only_i
         command.args(["60", "/usr/bin/env", &format!("PATH={}", nothing.path().display())]);
         command.args([env!("CARGO_BIN_EXE_towpath"), "bench", "batch", "--only", "qemu"]).args(args);
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(code), "{output:?}");
-        assert!(said.contains("apt-get install qemu-system-x86"), "{output:?}");
+        assert!(text.contains("apt-get install qemu-system-x86"), "{output:?}");
     }
 }
 

@@ -178,8 +178,8 @@ fn errors_of_a_program_are_counted_and_reported_by_its_socket() {
         // The previous program may still be disconnecting.
         until("answers to what is asked", || {
             let output = support::run(&mut program.command(sockets, &["a"]));
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(output.status.success() || said.starts_with("Device or resource busy"), "{said}");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success() || text.starts_with("Device or resource busy"), "{text}");
             output.status.success()
         });
     });

@@ -38,7 +38,7 @@ const CONTINUED: u8 = Desc::CONTINUED as u8;
 const METADATA: u8 = Desc::METADATA as u8;
 
 impl Frame {
-    /// The frame of a chunk, and what its descriptor said.
+    /// The frame of a chunk, and what its descriptor has.
     ///
     /// The caller ensures that no other frame has the chunk: their bytes would be the same.
     #[inline]

@@ -1,6 +1,6 @@
 //! The pace of what other processes make a control thread do. Opening a connection takes it some
 //! hundred microseconds, and a request may take as long. A process that asks without end would keep
-//! a core busy with it, perhaps that of a worker. So what is beyond the pace waits in its socket.
+//! a core busy with it, perhaps that of a worker. So what exceeds the pace waits in its socket.
 
 use std::time::{Duration, Instant};
 

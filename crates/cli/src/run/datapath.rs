@@ -22,8 +22,8 @@ use towpath::{Directions, Observer, Opener, PortControls, RouterControl, RouterR
 
 /// The step of waits for workers.
 const STEP: Duration = Duration::from_millis(1);
-/// How long packets that other units have may take to come home.
-const HOME_TIME: Duration = Duration::from_millis(500);
+/// How long packets that other units have may take to return to their pool.
+const RETURN_TIME: Duration = Duration::from_millis(500);
 
 /// The units that run.
 pub(super) struct Datapath {
@@ -181,7 +181,7 @@ impl Datapath {
         while !all.iter().all(|active| active.running.is_finished()) {
             std::thread::sleep(STEP);
         }
-        let end = Instant::now() + HOME_TIME;
+        let end = Instant::now() + RETURN_TIME;
         while all.iter().any(|active| active.observer().meter().buffers_away() > 0) && Instant::now() < end {
             std::thread::sleep(STEP);
         }

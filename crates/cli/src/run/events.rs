@@ -237,11 +237,11 @@ fn line(unit: &str, port: &str, about: &About, before: &Value, now: &Value) -> L
         _ => None,
     };
     let n = grouped(count.unwrap_or(0));
-    let said = if let Value::Text(text) = now { text.as_str() } else { "" };
+    let state = if let Value::Text(text) = now { text.as_str() } else { "" };
     let (level, kind, reason, text) = match about {
         About::Link => {
-            let level = if ["down", "gone"].contains(&said) { Level::WARN } else { Level::INFO };
-            (level, "link", said, format!("link {said}"))
+            let level = if ["down", "gone"].contains(&state) { Level::WARN } else { Level::INFO };
+            (level, "link", state, format!("link {state}"))
         }
         About::Missed(side, place, remedy) => {
             (Level::WARN, "missed", place.as_str(), format!("{side} missed {n} at {place}: {remedy}"))
@@ -252,7 +252,7 @@ fn line(unit: &str, port: &str, about: &About, before: &Value, now: &Value) -> L
             (level, "dropped", reason.as_str(), format!("{side} dropped {n}: {reason}"))
         }
         About::Event(name) => (Level::WARN, "event", name.as_str(), format!("{n} {}", name.replace(['_', '-'], " "))),
-        About::Session(name) => (Level::INFO, "session", name.as_str(), said.to_owned()),
+        About::Session(name) => (Level::INFO, "session", name.as_str(), state.to_owned()),
     };
     let (unit, port, reason) = (unit.to_owned(), port.to_owned(), reason.to_owned());
     let text = format!("{port}: {text}");

@@ -276,7 +276,7 @@ impl Guest {
         let mut all = String::new();
         loop {
             let Ok(line) = self.lines.recv_timeout(LONGEST) else {
-                self.fail(&format!("{what}: no end in sight; until now it said:\n{all}"));
+                self.fail(&format!("{what}: no end in sight; until now it wrote:\n{all}"));
             };
             if let Some(answer) = heard(&line) {
                 return answer;
@@ -382,7 +382,7 @@ impl Guest {
 
     #[track_caller]
     fn fail(&self, why: &str) -> ! {
-        panic!("{why}\nthe guest's kernel said last:\n{}", self.last_words());
+        panic!("{why}\nthe guest's kernel wrote last:\n{}", self.last_words());
     }
 
     /// Whether its kernel found that it is broken.
@@ -391,7 +391,7 @@ impl Guest {
         ["---[ end trace", "Kernel panic"].iter().any(|words| console.contains(words))
     }
 
-    /// What its kernel said.
+    /// What its kernel wrote.
     fn console(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.console).unwrap_or_default()).into_owned()
     }

@@ -23,8 +23,8 @@ fn a_device_that_is_taken_away_under_traffic_is_closed_at_once_and_works_again_l
             guest.run(&format!("NIC={NIC}; dmesg -c >/dev/null; timeout 60 sh -c \"{take}\""));
             // The write has ended, so the kernel has the device: nothing holds it any more.
             assert_ne!(driver(guest, NIC), "vfio-pci", "{take}");
-            let said = guest.run("dmesg");
-            assert!(!said.contains("No device request channel") && !said.contains("DMAR: [DMA"), "{take}: {said}");
+            let log = guest.run("dmesg");
+            assert!(!log.contains("No device request channel") && !log.contains("DMAR: [DMA"), "{take}: {log}");
             let summary = cable.ended();
             summary.is_balanced();
             assert!(summary.sandbox.refused.is_empty(), "{take}: {:?}", summary.sandbox.refused);

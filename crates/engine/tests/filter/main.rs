@@ -75,12 +75,12 @@ fn kept_by_tcpdump(file: &Path, expression: &str, unoptimised: bool) -> Result<V
         command.arg("-O");
     }
     let output = command.arg("--").arg(expression).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if said.contains("expression rejects all packets") {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    if text.contains("expression rejects all packets") {
         return Ok(Vec::new());
     }
     if !output.status.success() {
-        return Err(said);
+        return Err(text);
     }
     let word = |at: usize| u32::from_le_bytes(output.stdout[at..at + 4].try_into().unwrap()) as usize;
     let (mut at, mut kept) = (24, Vec::new());
@@ -110,8 +110,8 @@ fn compare_one(expression: &str, packets: &[Vec<u8>], link: LinkKind, file: &Pat
         Ok(kept) => kept,
         // libpcap takes ip[8] / ip[0] for one, because the index comes first in its code. Its
         // optimiser refuses 7 % (1 / 2), which rejects each packet here.
-        Err(said) if said.contains(" by zero") => return 0,
-        Err(said) => panic!("'{expression}': {said}"),
+        Err(text) if text.contains(" by zero") => return 0,
+        Err(text) => panic!("'{expression}': {text}"),
     };
     let filter: Filter = expression.parse().unwrap_or_else(|error| panic!("{error}"));
     filter.check(link).unwrap();

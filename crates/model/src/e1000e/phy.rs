@@ -152,7 +152,7 @@ impl Phy {
         match at {
             BMCR => return self.control(value),
             PAGE => self.page = value,
-            // Status, identifiers, and what the partner said are read-only.
+            // Status, identifiers, and what the partner advertises are read-only.
             BMSR..=3 | PARTNER..=8 | 10 => {}
             16.. if self.page != 0 => {}
             _ => self.registers[at & 31] = value,

@@ -5,7 +5,7 @@
 //!   power_up ── the driver's settings for its chip ── advertise ── restart ── … link: pause
 //! ```
 //!
-//! [`Mdio`] is the bus: each MAC has its own way to it, and its own rules on who may use it. Only
+//! [`Mdio`] is the bus: each MAC has its own way to it, and its own rules of access. Only
 //! registers of clause 22 are used here. Settings of one kind of PHY lie in its driver.
 
 /// Control, status, both halves of the identifier, the abilities of both ends (§22.2.4).

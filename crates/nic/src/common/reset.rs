@@ -70,7 +70,7 @@ pub(crate) trait ResetDevice {
     fn end(&self, rings: Vec<Self::Ring>);
 }
 
-/// The agreement: a number of resets and a phase, and who has halted.
+/// The agreement: a number of resets and a phase, and the queues that have halted.
 pub(crate) struct ResetGroup<R> {
     state: AtomicU32,
     /// Packets of any queue have moved since the last reset was requested.

@@ -229,7 +229,7 @@ fn shape(o: &mut Options) -> Result<Shape, PortError> {
     };
     let burst = o.number("burst", 1..=1 << 40)?;
     let limit = o.number("limit", 1..=1_000_000)?.map(|n| n as u32);
-    // An hour is beyond every network, and keeps times in range.
+    // An hour is longer than any network takes, and keeps times in range.
     for (name, time) in [("delay", delay), ("jitter", jitter)] {
         if let Some(time) = time.filter(|time| *time > Duration::from_secs(3600)) {
             return Err(o.error(name, format!("{}s", time.as_secs_f64()), "must be 1h at most"));

@@ -91,7 +91,7 @@ pub(super) struct RingControl {
     enabled: bool,
     /// The format in which it runs.
     running: Option<Format>,
-    /// It has run since the front end last learned, or said, where it goes on.
+    /// It has run since the front end last learned, or set, where it goes on.
     has_run: bool,
 }
 

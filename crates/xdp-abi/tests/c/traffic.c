@@ -348,7 +348,7 @@ static void write_datagrams(unsigned int port)
 
 static int flood(unsigned int port)
 {
-	bool said = false;
+	bool reported = false;
 
 	if (port)
 		write_datagrams(port);
@@ -356,15 +356,15 @@ static int flood(unsigned int port)
 		__u32 at, n, had = idle_count;
 
 		collect();
-		if (!said && !port && idle_count > had)
-			said = write(2, "!", 1) == 1;
+		if (!reported && !port && idle_count > had)
+			reported = write(2, "!", 1) == 1;
 		for (; idle_count > FRAMES / 4 && queue(idle[idle_count - 1], 600); idle_count--)
 			;
 		kick();
 		post();
 		n = receive(POSTED, &at);
-		if (!said && port && n)
-			said = write(2, "!", 1) == 1;
+		if (!reported && port && n)
+			reported = write(2, "!", 1) == 1;
 		for (__u32 i = 0; i < n; i++)
 			idle[idle_count++] = xsk_ring_cons__rx_desc(&rx, at + i)->addr & ~(__u64)(FRAME - 1);
 		if (n)

@@ -244,7 +244,7 @@ impl Connection {
         }
     }
 
-    /// Stops all rings, and closes the connection. Returns whether the back end has said that it
+    /// Stops all rings, and closes the connection. Returns whether the back end has confirmed that it
     /// accesses them no more, or is not there.
     pub(super) fn stop(&mut self) -> bool {
         let stopped = self.enable(false).and_then(|()| {
