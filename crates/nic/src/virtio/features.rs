@@ -97,9 +97,9 @@ fn complete(mut bits: u64) -> u64 {
     bits
 }
 
-/// The receive chains of a ring of `size` descriptors with buffers of `room` bytes, and the features
-/// that go with them (§5.1.6.3.1). Without mergeable buffers every chain has to take a super-packet.
-/// If the ring can't have such chains, super-packets are not received.
+/// The receive chains of a ring of `size` descriptors with buffers of `room` bytes, and the
+/// features that go with them (§5.1.6.3.1). Without mergeable buffers every chain has to take a
+/// super-packet. If the ring can't have such chains, super-packets are not received.
 pub(super) fn rx_chains(bits: u64, room: usize, size: u16) -> (u64, Option<RxChains>) {
     if bits & MRG_RXBUF != 0 || bits & GUEST_GSO == 0 {
         return (bits, None);

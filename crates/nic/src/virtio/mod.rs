@@ -219,7 +219,8 @@ impl<T: Transport> Port for VirtioNet<T> {
         let pairs = info.queues(start.queues)?;
         let config = Config { queues: pairs, ..config };
         let bits = negotiable(&transport, &config, start.accept);
-        let room = start.pool.chunk() - start.pool.headroom();
+        // A header lies in the headroom.
+        let room = start.pool.chunk() - start.pool.headroom().saturating_sub(features::header(bits));
         let (bits, chains) = features::rx_chains(bits, room, ring_size(&transport, 0, &config));
         let domain = Domain::new(transport.dma().clone(), config.policy).map_err(|error| input(port, error))?;
         // Buffers for both rings, and as many on their way.

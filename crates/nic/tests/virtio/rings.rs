@@ -87,12 +87,13 @@ fn a_received_packet_is_spread_over_small_buffers_and_put_together_again() {
     let backend = Backend::new(EVERYTHING, 1);
     let rig = Rig::open(config(|_| {}), &backend.path, pool(Backing::Memfd, 512), Offloads::ALL);
     let mut rig = rig;
-    for len in [60, 372, 373, 1000, 1514] {
+    for len in [60, 384, 385, 1000, 1514] {
         let bytes = frame(len, len);
         assert!(backend.give(0, [0; 10], &bytes));
         let got = rig.receive(0);
         assert_eq!((got.len(), got[0].to_vec()), (1, bytes), "{len}");
-        assert_eq!(got[0].frags(), (len + HEADER - 1) / 384);
+        assert_eq!(got[0].frags(), (len + HEADER - 1) / (384 + HEADER));
+        assert_eq!(got[0].headroom(), 128, "the header was in it");
     }
     rig.end();
 }
@@ -110,7 +111,8 @@ fn a_short_buffer_is_copied_out_and_posted_again_until_the_threshold_is_changed(
             frames.iter().for_each(|bytes| assert!(backend.give(0, [0; 10], bytes)));
             assert_eq!(rig.receive(0).iter().map(|packet| packet.to_vec()).collect::<Vec<_>>(), frames);
         };
-        // A buffer has room for 384 bytes: the third packet is one of them and 28 bytes of another.
+        // A buffer has room for a header and 384 bytes: the third packet is one of them and 16
+        // bytes of another.
         (0..50).for_each(|_| exchange(&mut rig, &[60, 299, 400, 300]));
         let counts = rig.rx[0].counts();
         assert_eq!((counts.completed, counts.copies, counts.handed), (250, 150, 100));

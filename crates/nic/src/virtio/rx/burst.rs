@@ -118,8 +118,9 @@ impl<D: Dma> RxRing<D> {
     }
 
     /// Last pass, if no translation of the buffers is cached any more: takes buffers that are plain
-    /// frames, and appends them to `out`, which has room for all. Ends at a buffer that is gone, and
-    /// behind one that is something else, which is returned with the number of frames before it.
+    /// frames, and appends them to `out`, which has room for all. Ends at a buffer that is gone,
+    /// and behind one that is something else, which is returned with the number of frames before
+    /// it.
     #[inline(always)]
     fn take_plain(&mut self, chains: Range<usize>, out: &mut Batch, bytes: &mut u64) -> (usize, Option<Packet>) {
         let RxRing { used, slots, mapper, control, rules, queue, .. } = self;
@@ -258,8 +259,8 @@ impl<D: Dma> RxRing<D> {
     }
 }
 
-/// Removes the header of a frame that is whole and needs nothing; returns false for any other, which
-/// stays as it is.
+/// Removes the header of a frame that is whole and needs nothing; returns false for any other,
+/// which stays as it is.
 #[inline(always)]
 fn strip_plain(packet: &mut Packet, rules: RxRules) -> bool {
     let Some(bytes) = packet.linear().first_chunk() else { return false };

@@ -96,8 +96,13 @@ pub(super) struct RxRing<D: Dma> {
 
 impl<D: Dma> RxRing<D> {
     pub(super) fn new(parts: RxParts<D>, size: u16, rules: RxRules, queue: u16, control: Control) -> RxRing<D> {
-        let RxParts { mut driver, mapper, cache, copy_cache } = parts;
+        let RxParts { mut driver, mapper, mut cache, mut copy_cache } = parts;
         driver.disable_calls();
+        // A header lies in the headroom, and its frame where one without a header would begin: on a
+        // line of its own.
+        for cache in std::iter::once(&mut cache).chain(&mut copy_cache) {
+            cache.set_headroom(cache.headroom().saturating_sub(rules.header));
+        }
         let of = copy_cache.as_ref().unwrap_or(&cache);
         let copy_room = of.chunk() - of.headroom();
         let room = (cache.chunk() - cache.headroom()).max(1);

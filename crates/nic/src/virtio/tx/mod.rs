@@ -103,8 +103,8 @@ pub(super) struct TxRing<D: Dma> {
     mappings: Mappings,
     /// Used chains, before they are unmapped.
     used: [Used; BURST],
-    /// Packets that were used, before the IOTLB is flushed, and the bytes of the headers in front of
-    /// them.
+    /// Packets that were used, before the IOTLB is flushed, and the bytes of the headers in front
+    /// of them.
     unmapped: Vec<InFlight<ToDevice>>,
     in_front: u64,
     offloads: Offloads,

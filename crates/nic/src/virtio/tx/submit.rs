@@ -77,9 +77,9 @@ impl<D: Dma> TxRing<D> {
         self.driver.publish()
     }
 
-    /// Takes packets of one piece without offloads, with room in front for a header, from the front;
-    /// returns how many. Ends at a packet that needs another way, that can't be mapped now, or for
-    /// which no descriptor is free.
+    /// Takes packets of one piece without offloads, with room in front for a header, from the
+    /// front; returns how many. Ends at a packet that needs another way, that can't be mapped now,
+    /// or for which no descriptor is free.
     #[inline]
     fn submit_plain<const LEN: usize>(&mut self, front: &mut Front<'_, 64>) -> usize {
         let TxRing { driver, mapper, slots, max_frame, .. } = self;

@@ -244,8 +244,8 @@ impl Connection {
         }
     }
 
-    /// Stops all rings, and closes the connection. Returns whether the back end has confirmed that it
-    /// accesses them no more, or is not there.
+    /// Stops all rings, and closes the connection. Returns whether the back end has confirmed that
+    /// it accesses them no more, or is not there.
     pub(super) fn stop(&mut self) -> bool {
         let stopped = self.enable(false).and_then(|()| {
             std::mem::take(&mut self.queues).into_iter().try_for_each(|queue| {

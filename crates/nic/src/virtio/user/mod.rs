@@ -130,8 +130,8 @@ pub struct UserTransport {
 }
 
 impl UserTransport {
-    /// Connects to a back end, or waits for its connection, and asks what it offers. A back end that
-    /// has made its socket has a second to listen.
+    /// Connects to a back end, or waits for its connection, and asks what it offers. A back end
+    /// that has made its socket has a second to listen.
     ///
     /// # Errors
     /// [`BusError`]: nothing listens at the path, no connection came in time, or the other side
