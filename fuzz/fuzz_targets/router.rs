@@ -2,8 +2,8 @@
 //! forwarded. Every packet is accounted for, answers are few, and none goes to a group, to nobody,
 //! or is about an error.
 //!
-//! The input is a sequence of frames: a byte that says by which interface it comes and what of it is
-//! made right, two bytes of its length, and its bytes.
+//! The input is a sequence of frames: a byte that says by which interface it comes and what of it
+//! is made right, two bytes of its length, and its bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -91,7 +91,8 @@ fn fib() -> Fib {
     Fib::new(interfaces.map(Some).to_vec(), &routes).unwrap()
 }
 
-/// Makes what a random frame hardly has: 2: the router's Ethernet address; 4: lengths and checksums.
+/// Makes what a random frame hardly has: 2: the router's Ethernet address; 4: lengths and
+/// checksums.
 fn mend(frame: &mut [u8], port: usize, how: u8) {
     if how & 2 != 0
         && let Some(to) = frame.first_chunk_mut()

@@ -85,8 +85,8 @@ pub trait Irq: Send + Sync + 'static {
     /// number of interrupts since the last call.
     fn take(&self) -> u64;
 
-    /// Lets the next interrupt through, after its cause in the device was cleared. Only an INTx line
-    /// needs that: it is masked when it fires, because it stays asserted as long as its cause.
+    /// Lets the next interrupt through, after its cause in the device was cleared. Only an INTx
+    /// line needs that: it is masked when it fires, because it stays asserted as long as its cause.
     fn unmask(&self) {}
 }
 
@@ -95,8 +95,8 @@ pub trait Irq: Send + Sync + 'static {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Events<I> {
-    /// The system wants the function back: an administrator unbinds it, or takes it out of its slot.
-    /// It waits until the driver has closed the device.
+    /// The system wants the function back: an administrator unbinds it, or takes it out of its
+    /// slot. It waits until the driver has closed the device.
     pub removal: Option<I>,
     /// The bus has reported an error that can't be corrected (PCI Express 4.0 §6.2.3). Until a
     /// [`reset`](Pci::reset) it is unknown what the device does to memory.

@@ -191,8 +191,8 @@ fn gro_line(gro: &GroReading) -> String {
     format!("gro merged {merged:.1} %{flushed}{aside}")
 }
 
-/// What was lost around a port, and what was dropped there or on the way to it, with the most frequent
-/// reason.
+/// What was lost around a port, and what was dropped there or on the way to it, with the most
+/// frequent reason.
 fn losses(port: &PortReading) -> String {
     let all = port.rx.plus(&port.tx).plus(&port.routes);
     let dropped = si(all.all_drops() as f64);

@@ -1,6 +1,6 @@
 //! Applications of other users beside an honest one: they delay neither it nor the end of the
-//! command, and get no more than their limits. `cargo bench -p towpath-cli --bench neighbours` measures what
-//! they take.
+//! command, and get no more than their limits. `cargo bench -p towpath-cli --bench neighbours`
+//! measures what they take.
 
 mod support;
 

@@ -25,7 +25,8 @@ impl Echo {
         let umem = Umem::new(4096, 2048)?;
         let config = Config::default().rules(rules.split(',').map(str::to_owned).collect());
         let socket = Socket::connect(&umem, path, &config)?;
-        // SAFETY: a socket has the same descriptor until it is dropped, and this one is not replaced.
+        // SAFETY: a socket has the same descriptor until it is dropped, and this one is not
+        // replaced.
         let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
         let socket = socket.map_err(std::io::Error::from)?;
         let empty = std::iter::from_fn(|| umem.alloc()).take(1024).collect();

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! The scheduler lets a busy thread run for milliseconds. A receiver on the same core has a socket
-//! buffer for less than that, so that what the worker delivers meanwhile is lost there, with all the
-//! work that was done for it. A receiver is done soon, and sleeps again: the worker therefore offers
-//! its core every [`INTERVAL`], and keeps it for at least as long as it was away. A thread that
-//! computes would take its whole time slice: one that keeps the core for longer than [`SOON`] is offered
-//! it again only after [`PENALTY`] times as long, at most [`LONGEST`].
+//! buffer for less than that, so that what the worker delivers meanwhile is lost there, with all
+//! the work that was done for it. A receiver is done soon, and sleeps again: the worker therefore
+//! offers its core every [`INTERVAL`], and keeps it for at least as long as it was away. A thread
+//! that computes would take its whole time slice: one that keeps the core for longer than [`SOON`]
+//! is offered it again only after [`PENALTY`] times as long, at most [`LONGEST`].
 //!
 //! An offer that no thread takes is a system call of some hundred nanoseconds. A worker that
 //! [spins](crate::idle::Idle::SPIN) has a core for itself, and offers nothing.

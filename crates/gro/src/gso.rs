@@ -141,9 +141,9 @@ impl<'a> SplitWhole<'a> {
 
     /// The next packet without copying its payload: writes its headers to the beginning of
     /// `headers`, and returns their length and the payload behind them. `None`, and nothing has
-    /// changed, if there is no next packet or `headers` is too short: [`MAX_HEADERS`] are enough for
-    /// a segment. Of a packet that leaves as one, all bytes up to a checksum that is completed are
-    /// headers.
+    /// changed, if there is no next packet or `headers` is too short: [`MAX_HEADERS`] are enough
+    /// for a segment. Of a packet that leaves as one, all bytes up to a checksum that is completed
+    /// are headers.
     pub fn next_slices(&mut self, headers: &mut [u8]) -> Option<Slices<'a>> {
         let len = self.next_len()?;
         let completed = match (self.checksum, self.checksums) {
@@ -291,8 +291,8 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
         })
     }
 
-    /// Writes the headers of the next segment, of `len` bytes. `take` takes its payload, and returns
-    /// the sum of it if checksums are completed.
+    /// Writes the headers of the next segment, of `len` bytes. `take` takes its payload, and
+    /// returns the sum of it if checksums are completed.
     #[inline(always)]
     fn headers(
         &mut self,

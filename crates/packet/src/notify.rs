@@ -7,10 +7,11 @@
 //!
 //! Both sides write one word and then read the other's, with a sequentially consistent fence in
 //! between (Dekker's pattern). The two fences have an order. If the sleeper's fence is first, the
-//! waker sees the flag. If the waker's fence is first, the sleeper sees the entry in the ring. So no
-//! entry is added to the ring of a sleeper without a wake-up.
+//! waker sees the flag. If the waker's fence is first, the sleeper sees the entry in the ring. So
+//! no entry is added to the ring of a sleeper without a wake-up.
 //!
-//! Every sleep and wake-up of the datapath follows this pattern, with the two fences of this module:
+//! Every sleep and wake-up of the datapath follows this pattern, with the two fences of this
+//! module:
 //!
 //! | flag | sleeper | waker |
 //! |---|---|---|

@@ -2,10 +2,10 @@
 //! for it.
 //!
 //! The queue of a socket of `sock` may hold records with descriptors of any file. Closing the
-//! socket closes them, which can block (see [`towpath_sys::closer`]). So a socket is closed where it
-//! is dropped only if it refused descriptors from the beginning (`SO_PASSRIGHTS`, Linux 6.16). Any
-//! other one goes to the server thread. If its queue is empty, or can be emptied, the thread closes
-//! it. Else a process of its own does.
+//! socket closes them, which can block (see [`towpath_sys::closer`]). So a socket is closed where
+//! it is dropped only if it refused descriptors from the beginning (`SO_PASSRIGHTS`, Linux 6.16).
+//! Any other one goes to the server thread. If its queue is empty, or can be emptied, the thread
+//! closes it. Else a process of its own does.
 //!
 //! A front end of `vhost` sends descriptors as a matter of course. Those that are not what they
 //! must be are closed by a process of their own, too.

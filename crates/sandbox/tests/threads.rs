@@ -42,8 +42,8 @@ fn can_write() -> bool {
     std::fs::OpenOptions::new().write(true).open("/dev/null").is_ok()
 }
 
-/// A thread `unit`, which starts others by `between`, restricts them and itself, and starts `after`.
-/// All of them wait, in this order.
+/// A thread `unit`, which starts others by `between`, restricts them and itself, and starts
+/// `after`. All of them wait, in this order.
 fn unit(
     needs: Needs,
     level: Level,

@@ -318,8 +318,8 @@ mod tests {
     use towpath_packet::Counters;
     use towpath_packet::port::{Info, Needs, State};
 
-    /// A port that receives one packet, keeps all other chunks that it gets, and sends nothing until
-    /// it is open.
+    /// A port that receives one packet, keeps all other chunks that it gets, and sends nothing
+    /// until it is open.
     struct Full(Info, Arc<AtomicBool>);
 
     struct FullRx {

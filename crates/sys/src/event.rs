@@ -72,8 +72,8 @@ impl EventFd {
         let found = unsafe { libc::statx(fd.as_raw_fd(), c"".as_ptr(), how, libc::STATX_TYPE, &mut stat) };
         // Eventfds and their like are the only files without a type.
         let anonymous = found == 0 && u32::from(stat.stx_mode) & libc::S_IFMT == 0;
-        // SAFETY: no pointers, and eight bytes that live across the call. A sum with zero changes no
-        // counter; other files without a type refuse it.
+        // SAFETY: no pointers, and eight bytes that live across the call. A sum with zero changes
+        // no counter; other files without a type refuse it.
         let is_counter = anonymous
             && unsafe {
                 libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) == 0

@@ -11,8 +11,8 @@ use std::time::Duration;
 /// over after the first one.
 const MAX_TICKS: usize = 4;
 
-/// The seals of a memfd (`F_GET_SEALS`). No file system is asked: any other file is an error at once,
-/// where `fstat(2)` waits for a file system that does not answer.
+/// The seals of a memfd (`F_GET_SEALS`). No file system is asked: any other file is an error at
+/// once, where `fstat(2)` waits for a file system that does not answer.
 ///
 /// # Errors
 /// `EINVAL` for a file that is not in memory, `EBADF` for a descriptor of `O_PATH`.

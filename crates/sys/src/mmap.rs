@@ -50,8 +50,8 @@ impl Mmap {
     }
 
     /// Maps the first `len` bytes of a file in memory that another process can truncate: bytes that
-    /// are gone read as zeroes then, and [`is_lost`](Mmap::is_lost) tells. No object of this program
-    /// may lie in the mapping.
+    /// are gone read as zeroes then, and [`is_lost`](Mmap::is_lost) tells. No object of this
+    /// program may lie in the mapping.
     ///
     /// # Errors
     /// The error of `mmap(2)` or `sigaction(2)`; `OutOfMemory` if there are 4096 such mappings.
@@ -61,8 +61,8 @@ impl Mmap {
         Ok(mapping)
     }
 
-    /// Whether bytes of a [guarded](Mmap::guarded) mapping were accessed that are gone. It no longer
-    /// shows the file.
+    /// Whether bytes of a [guarded](Mmap::guarded) mapping were accessed that are gone. It no
+    /// longer shows the file.
     pub fn is_lost(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_lost)
     }

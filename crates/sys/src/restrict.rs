@@ -123,7 +123,8 @@ pub fn landlock_version() -> io::Result<u32> {
 /// Whether the kernel knows an action of seccomp filters, such as `SECCOMP_RET_TRAP`.
 ///
 /// # Errors
-/// The error of `seccomp(2)`: `ENOSYS` or `EINVAL` without filters, `EOPNOTSUPP` without the action.
+/// The error of `seccomp(2)`: `ENOSYS` or `EINVAL` without filters, `EOPNOTSUPP` without the
+/// action.
 pub fn seccomp_action(action: u32) -> io::Result<()> {
     // SAFETY: the action lives across the call, which only reads it.
     check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &action) } as libc::c_int)
@@ -193,7 +194,8 @@ impl Restriction {
         self.filters.iter().try_for_each(|filter| {
             let len = filter.len().try_into().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
             let program = libc::sock_fprog { len, filter: filter.as_ptr().cast_mut() };
-            // SAFETY: the program and its `len` instructions live across the call, which reads them.
+            // SAFETY: the program and its `len` instructions live across the call, which reads
+            // them.
             let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &program) };
             check(result as libc::c_int).map(drop)
         })

@@ -80,8 +80,8 @@ impl RouteSocket {
             let mut from: libc::sockaddr_nl = unsafe { MaybeUninit::zeroed().assume_init() };
             let mut from_len = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
             let received = retry(|| {
-                // SAFETY: address and length describe the buffer, which is borrowed exclusively, and
-                // a sockaddr_nl that lives across the call.
+                // SAFETY: address and length describe the buffer, which is borrowed exclusively,
+                // and a sockaddr_nl that lives across the call.
                 check_len(unsafe {
                     libc::recvfrom(
                         self.0.as_raw_fd(),
@@ -156,7 +156,8 @@ mod tests {
         check(unsafe { libc::getsockname(socket.0.as_raw_fd(), (&raw mut address).cast(), &mut len) }).unwrap();
         let message = [0u8; 16];
         let (bytes, to) = (message.as_ptr().cast(), (&raw const address).cast());
-        // SAFETY: addresses and lengths describe the message and a sockaddr_nl, which are only read.
+        // SAFETY: addresses and lengths describe the message and a sockaddr_nl, which are only
+        // read.
         let sent = unsafe { libc::sendto(other.0.as_raw_fd(), bytes, message.len(), 0, to, len) };
         assert_eq!(check_len(sent).unwrap(), message.len());
         assert!(wait_readable(socket.as_fd(), PATIENCE).unwrap());

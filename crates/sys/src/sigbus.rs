@@ -90,8 +90,8 @@ impl Range {
 pub(crate) struct Guard(usize);
 
 impl Guard {
-    /// Guards the `len` bytes from `base` on: a mapping, all of it, without objects of this program.
-    /// It must stay mapped until the guard is dropped.
+    /// Guards the `len` bytes from `base` on: a mapping, all of it, without objects of this
+    /// program. It must stay mapped until the guard is dropped.
     ///
     /// # Errors
     /// The error of `sigaction(2)`; `OutOfMemory` if 4096 mappings are guarded.
@@ -140,9 +140,9 @@ extern "C" fn on_fault(signal: libc::c_int, info: *const libc::siginfo_t, _: *mu
     let (address, code, errno) = unsafe { ((*info).si_addr() as usize, (*info).si_code, *libc::__errno_location()) };
     let is_fault = code > 0;
     if !is_fault || !RANGES.iter().take(USED.load(Acquire)).any(|range| range.replace(address)) {
-        // The action before this one decides, when the access is repeated or the signal comes again.
-        // SAFETY: the value was written before this handler was installed. A signal that a process
-        // sent has no access that is repeated.
+        // The action before this one decides, when the access is repeated or the signal comes
+        // again. SAFETY: the value was written before this handler was installed. A signal that a
+        // process sent has no access that is repeated.
         unsafe {
             let before = (*BEFORE.0.get()).as_ref().map_or(null_mut(), |before| std::ptr::from_ref(before).cast_mut());
             libc::sigaction(signal, before, null_mut());

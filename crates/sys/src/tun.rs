@@ -115,8 +115,8 @@ pub fn is_nonblocking(queue: &File) -> io::Result<bool> {
     Ok(check(unsafe { libc::fcntl(queue.as_raw_fd(), libc::F_GETFL) })? & libc::O_NONBLOCK != 0)
 }
 
-/// Sets whether calls on the descriptor return `EAGAIN` rather than wait. The setting is that of the
-/// open file: of all descriptors that were duplicated from this one.
+/// Sets whether calls on the descriptor return `EAGAIN` rather than wait. The setting is that of
+/// the open file: of all descriptors that were duplicated from this one.
 ///
 /// # Errors
 /// The error of `fcntl(2)`.

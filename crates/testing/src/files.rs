@@ -49,8 +49,8 @@ pub struct SilentFile {
 }
 
 /// Starts the server as a process that ends with the returned file. The file system is mounted at
-/// `at`, in a mount namespace of the calling thread. The process must not be killed while it has the
-/// file: its end would wait for the server, which waits for its end.
+/// `at`, in a mount namespace of the calling thread. The process must not be killed while it has
+/// the file: its end would wait for the server, which waits for its end.
 ///
 /// # Errors
 /// The error of the failed call: no `/dev/fuse`, or no permission.

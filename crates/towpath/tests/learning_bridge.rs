@@ -169,8 +169,8 @@ fn with_vlans_too_what_leaves_by_which_port_is_what_leaves_the_bridge_of_the_ker
     let probe = Namespace::new("probe");
     let made = probe.command("ip", "link add br0 type bridge vlan_filtering 1").output().unwrap();
     if !made.status.success() {
-        // Also with TOWPATH_REQUIRE=all: the kernel decides, and a plain model checks VLANs anyway. The
-        // machine that `towpath-cli`'s tests boot has such a kernel, and runs this test.
+        // Also with TOWPATH_REQUIRE=all: the kernel decides, and a plain model checks VLANs anyway.
+        // The machine that `towpath-cli`'s tests boot has such a kernel, and runs this test.
         if !towpath_testing::all_required() {
             skip(NAME, "the kernel's bridge does not filter VLANs (CONFIG_BRIDGE_VLAN_FILTERING)");
         }

@@ -79,8 +79,9 @@ fn going_on(result: io::Result<()>) -> io::Result<()> {
     result.or_else(|error| if error.kind() == io::ErrorKind::WouldBlock { Ok(()) } else { Err(error) })
 }
 
-/// Makes room for the datagrams of some super-packets: with the default of the kernel most are lost,
-/// and counted in `UdpRcvbufErrors` only. More than `net.core.rmem_max` needs `CAP_NET_ADMIN`.
+/// Makes room for the datagrams of some super-packets: with the default of the kernel most are
+/// lost, and counted in `UdpRcvbufErrors` only. More than `net.core.rmem_max` needs
+/// `CAP_NET_ADMIN`.
 fn set_buffer(socket: &impl AsFd) -> nix::Result<()> {
     const BYTES: usize = 7 << 20;
     setsockopt(socket, sockopt::RcvBufForce, &BYTES).or_else(|_| setsockopt(socket, sockopt::RcvBuf, &BYTES))

@@ -77,8 +77,9 @@ pub async fn run(queue: Queue, socket: UdpSocket) -> io::Result<()> {
     result
 }
 
-/// Makes room for the datagrams of some super-packets: with the default of the kernel most are lost,
-/// and counted in `UdpRcvbufErrors` only. More than `net.core.rmem_max` needs `CAP_NET_ADMIN`.
+/// Makes room for the datagrams of some super-packets: with the default of the kernel most are
+/// lost, and counted in `UdpRcvbufErrors` only. More than `net.core.rmem_max` needs
+/// `CAP_NET_ADMIN`.
 fn set_buffer(socket: &impl AsFd) -> nix::Result<()> {
     const BYTES: usize = 7 << 20;
     setsockopt(socket, sockopt::RcvBufForce, &BYTES).or_else(|_| setsockopt(socket, sockopt::RcvBuf, &BYTES))

@@ -198,8 +198,8 @@ impl Device {
     }
 
     /// The next queue. The first call returns the descriptor that the device was opened with; each
-    /// further one opens another, which the kernel uses from then on: read it. With the second queue
-    /// the steering program starts.
+    /// further one opens another, which the kernel uses from then on: read it. With the second
+    /// queue the steering program starts.
     ///
     /// # Errors
     /// [`Error::Os`] if the kernel gives no further descriptor: `EBUSY` for a device of one queue.

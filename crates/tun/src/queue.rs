@@ -61,10 +61,11 @@ impl Shared {
 ///
 /// **Waiting.** The descriptor of [`Device::open`](crate::Device::open) is nonblocking: a call
 /// returns [`WouldBlock`](io::ErrorKind::WouldBlock) if it would have to wait.
-/// [`wait_readable`](Queue::wait_readable) waits; [`set_nonblocking(false)`](Queue::set_nonblocking)
-/// makes [`read`](Queue::read) wait. With an event loop, register the descriptor **once** for both
-/// directions: a second registration of it with the same epoll fails with `EEXIST`. A TUN device is
-/// always writable, unless its send buffer was limited (`TUNSETSNDBUF`).
+/// [`wait_readable`](Queue::wait_readable) waits;
+/// [`set_nonblocking(false)`](Queue::set_nonblocking) makes [`read`](Queue::read) wait. With an
+/// event loop, register the descriptor **once** for both directions: a second registration of it
+/// with the same epoll fails with `EEXIST`. A TUN device is always writable, unless its send buffer
+/// was limited (`TUNSETSNDBUF`).
 #[derive(Debug, Clone)]
 pub struct Queue(Arc<Inner>);
 
@@ -156,7 +157,8 @@ impl Queue {
     }
 
     /// Reads one packet or super-packet into `buffer`, which should have [`READ_SIZE`] bytes.
-    /// Packets that are lost on the way are [counted](Queue::read_losses), and the next one is read.
+    /// Packets that are lost on the way are [counted](Queue::read_losses), and the next one is
+    /// read.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if none is there;

@@ -39,8 +39,8 @@ config! {
     /// Datagrams of equal size from the same source arrive as one message (`UDP_GRO`).
     gro: bool = true;
     /// Bytes of datagrams that may wait in the kernel to be received. A message of 64 KiB is a
-    /// burst of 45 datagrams for the receiver: with the kernel's default of 208 KiB most of the second
-    /// burst is lost.
+    /// burst of 45 datagrams for the receiver: with the kernel's default of 208 KiB most of the
+    /// second burst is lost.
     receive_buffer: usize = 7 << 20;
     /// Bytes of datagrams that may wait in the kernel to be sent.
     send_buffer: usize = 2 << 20;

@@ -67,7 +67,8 @@ impl Area {
     }
 
     /// Sets bits of byte `index` without a loss of others that are set at the same time; returns
-    /// false if it does not lie inside. Writes before it are visible to the side that sees the bits.
+    /// false if it does not lie inside. Writes before it are visible to the side that sees the
+    /// bits.
     pub fn set_bits(&self, index: usize, bits: u8) -> bool {
         if index >= self.len {
             return false;

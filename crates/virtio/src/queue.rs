@@ -69,8 +69,8 @@ impl<W: RingWords> Driver<W> {
         either!(self, queue => queue.add(chain))
     }
 
-    /// Adds chains of one buffer each, as [`add`](Driver::add) does, all for the device to read or all
-    /// to write: as long as descriptors are free and `buffers` has more. Returns how many.
+    /// Adds chains of one buffer each, as [`add`](Driver::add) does, all for the device to read or
+    /// all to write: as long as descriptors are free and `buffers` has more. Returns how many.
     #[inline]
     pub fn add_singles(&mut self, writable: bool, buffers: &mut impl SingleBuffers) -> usize {
         either!(self, queue => queue.add_singles(writable, buffers))

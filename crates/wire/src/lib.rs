@@ -28,8 +28,8 @@
 //!
 //! # Invariants
 //!
-//! * No function panics, allocates (but for building `lpm`) or blocks on any bytes. Everything in a frame is untrusted: a
-//!   length field is compared with the number of bytes before it is used.
+//! * No function panics, allocates (but for building `lpm`) or blocks on any bytes. Everything in a
+//!   frame is untrusted: a length field is compared with the number of bytes before it is used.
 //! * A view is checked once, by `parse`; its getters cannot fail. Its slices end where the
 //!   header's own length says, so Ethernet padding is in no payload of IP.
 //! * Numbers in the API are host integers with the value they have on the wire: port 80 is `80`.

@@ -1,8 +1,8 @@
 //! The character device of the kernel module, as both sides see it.
 //!
-//! Requests are `_IOWR(0xc5, number, structure)`. Each structure begins with its length in bytes, as
-//! in VFIO: a module that knows a shorter one reads only that, and one that needs a longer one fails
-//! with `EINVAL`. Integers have the byte order of the machine, which is little-endian on K3.
+//! Requests are `_IOWR(0xc5, number, structure)`. Each structure begins with its length in bytes,
+//! as in VFIO: a module that knows a shorter one reads only that, and one that needs a longer one
+//! fails with `EINVAL`. Integers have the byte order of the machine, which is little-endian on K3.
 //!
 //! | number | request | in | out |
 //! |---|---|---|---|

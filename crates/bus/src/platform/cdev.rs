@@ -33,8 +33,8 @@ impl Cdev {
     }
 
     fn request<T: Sized>(&self, request: Ioctl, mut structure: T) -> io::Result<T> {
-        // SAFETY: the request holds the length of the structure, which outlives the call; the kernel
-        // writes integers, of which all bit patterns are valid.
+        // SAFETY: the request holds the length of the structure, which outlives the call; the
+        // kernel writes integers, of which all bit patterns are valid.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request, &raw mut structure) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(structure) }
     }

@@ -32,8 +32,8 @@ impl PlatformDma {
 }
 
 // SAFETY: `alloc` makes a new private mapping. The kernel module maps exactly the pages of a range,
-// pins them until they are unmapped, and stops the channels of the device before it unpins them when
-// the process ends.
+// pins them until they are unmapped, and stops the channels of the device before it unpins them
+// when the process ends.
 unsafe impl Dma for PlatformDma {
     type Window = NoWindow;
 

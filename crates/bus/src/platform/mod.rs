@@ -24,22 +24,23 @@
 //! | **TISCI** | none: no device file, and the kernel owns this host's mailbox | **impossible** |
 //!
 //! Rings and channels can be set up only by TISCI messages: a firewall keeps all processors from
-//! their registers of configuration. So user space alone can't drive the switch on a mainline kernel.
+//! their registers of configuration. So user space alone can't drive the switch on a mainline
+//! kernel.
 //!
 //! # What the kernel module does
 //!
 //! About a hundred lines beside boilerplate (`docs/board.md` has the device tree):
 //!
 //! * probe: `pm_runtime_get_sync` (an access to a switch without power is a bus error),
-//!   `phy_set_mode_ext` on the mode of the port, `devm_ti_sci_get_handle`, the ranges of this host by
-//!   `get_resource_range`; on UDMA, channels and rings that it reserves in the kernel's name.
+//!   `phy_set_mode_ext` on the mode of the port, `devm_ti_sci_get_handle`, the ranges of this host
+//!   by `get_resource_range`; on UDMA, channels and rings that it reserves in the kernel's name.
 //! * `mmap`: only the windows of the switch and of granted rings and channels, uncached.
 //! * `MAP`: `pin_user_pages_fast` with `FOLL_LONGTERM`; fails unless the pages are contiguous.
 //! * `CALL`: parses the message by its type, checks device, index, and that the address of a ring
-//!   lies in pinned memory, and passes the fields to `rm_ring_ops`, `rm_udmap_ops` or `rm_psil_ops`.
-//!   It answers `GET_RESOURCE_RANGE` itself: on UDMA with what it has reserved.
-//! * `IRQS`: the handler disables its interrupt and signals the eventfd; `ENABLE` enables it again. The
-//!   level stays high while a ring has elements, so that none is lost in between.
+//!   lies in pinned memory, and passes the fields to `rm_ring_ops`, `rm_udmap_ops` or
+//!   `rm_psil_ops`. It answers `GET_RESOURCE_RANGE` itself: on UDMA with what it has reserved.
+//! * `IRQS`: the handler disables its interrupt and signals the eventfd; `ENABLE` enables it again.
+//!   The level stays high while a ring has elements, so that none is lost in between.
 //! * release, also when the process is killed: tears channels down, unpairs threads, resets rings,
 //!   and only then unpins memory.
 //!

@@ -6,13 +6,14 @@
 //!                          bit 0: L0s, bit 1: L1 (PCI Express 4.0 §7.5.3.7)
 //! ```
 //!
-//! VFIO gives a driver no access to Link Control, and the kernel has no quirk for these devices: its
-//! own driver switches ASPM off when it is bound (Linux: `e1000e_disable_aspm`). [`bind`](super::bind)
-//! does the same, and [`unbind`](super::unbind) gives back what was there.
+//! VFIO gives a driver no access to Link Control, and the kernel has no quirk for these devices:
+//! its own driver switches ASPM off when it is bound (Linux: `e1000e_disable_aspm`).
+//! [`bind`](super::bind) does the same, and [`unbind`](super::unbind) gives back what was there.
 //!
-//! The kernel's switches, `link/l0s_aspm` and `link/l1_aspm` of the function, work at both ends, and
-//! the kernel does not undo them. What they leave, or where they are missing, is written to the
-//! configuration space. It is switched off at the function first, and on at the bridge first (§5.4.1.3).
+//! The kernel's switches, `link/l0s_aspm` and `link/l1_aspm` of the function, work at both ends,
+//! and the kernel does not undo them. What they leave, or where they are missing, is written to the
+//! configuration space. It is switched off at the function first, and on at the bridge first
+//! (§5.4.1.3).
 
 use super::bdf::Bdf;
 use super::bind::Kernel;
@@ -39,8 +40,8 @@ pub struct Aspm {
     pub bridge: Option<(Bdf, u16)>,
 }
 
-/// The state of ASPM for a device with the erratum. `None`: another device, no link, or this process
-/// has no right to know.
+/// The state of ASPM for a device with the erratum. `None`: another device, no link, or this
+/// process has no right to know.
 pub fn aspm(bdf: Bdf) -> Option<Aspm> {
     Aspm::of(&Host::this(), bdf)
 }
@@ -124,7 +125,8 @@ pub(super) fn restore(kernel: &mut impl Kernel, before: &Aspm) {
     set_states(kernel, before.bdf, before.function);
 }
 
-/// Sets the kernel's switches, as far as they exist. What they have done is read back by the caller.
+/// Sets the kernel's switches, as far as they exist. What they have done is read back by the
+/// caller.
 fn set_switches(kernel: &mut impl Kernel, bdf: Bdf, states: u16) {
     for (bit, _, switch) in SWITCHES {
         let (path, value) = (device(bdf, switch), if states & bit != 0 { "1" } else { "0" });

@@ -12,11 +12,11 @@ use towpath_sys::Mmap;
 /// other devices, or consists of I/O ports), every access is a system call.
 ///
 /// A mapped register of a device that was unplugged reads as all ones. If memory decoding is off,
-/// an access ends the process with SIGBUS: the kernel removes the mapping then, and has no other way
-/// to report it (Linux: `vfio_pci_mmap_huge_fault`). Nothing in this crate switches it off while a
-/// BAR is mapped, nor does the kernel for a device that is in use; a write to the function's
-/// configuration space by other programs goes past VFIO and leaves the mapping. During a reset
-/// through VFIO accesses wait.
+/// an access ends the process with SIGBUS: the kernel removes the mapping then, and has no other
+/// way to report it (Linux: `vfio_pci_mmap_huge_fault`). Nothing in this crate switches it off
+/// while a BAR is mapped, nor does the kernel for a device that is in use; a write to the
+/// function's configuration space by other programs goes past VFIO and leaves the mapping. During a
+/// reset through VFIO accesses wait.
 #[derive(Debug, Clone)]
 pub struct VfioBar {
     // Dropped before the device, so that it is unmapped first.

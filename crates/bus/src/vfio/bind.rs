@@ -140,8 +140,8 @@ pub fn bind(bdf: Bdf, known: &[u32], force: bool) -> Result<Bound, BindError> {
 }
 
 /// Unbinds a device from `vfio-pci`: back to the driver that it had before [`bind`], otherwise to
-/// any that matches; to none if it had none. With `force`, also while a process has the device open:
-/// the kernel asks it to close the device, and the call waits until it has. A running port of
+/// any that matches; to none if it had none. With `force`, also while a process has the device
+/// open: the kernel asks it to close the device, and the call waits until it has. A running port of
 /// towpath does so at once.
 ///
 /// # Errors

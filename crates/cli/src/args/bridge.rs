@@ -24,8 +24,8 @@ pub(crate) struct Bridge {
     /// Ports of one group do not exchange frames (split horizon)
     #[arg(long, value_name = "PORT=NUMBER", help_heading = "Ports")]
     pub(crate) group: Vec<Of<Number>>,
-    /// Frames per second that each port may have flooded: to the broadcast address, to other groups,
-    /// and to addresses that are not known, each
+    /// Frames per second that each port may have flooded: to the broadcast address, to other
+    /// groups, and to addresses that are not known, each
     #[arg(long, value_name = "PPS", value_parser = number, help_heading = "Ports")]
     pub(crate) storm: Option<u64>,
     /// Most addresses behind a port

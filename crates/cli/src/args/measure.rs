@@ -22,8 +22,8 @@ pub(crate) struct Measure {
     /// Flows, which take turns
     #[arg(long, value_name = "N", value_parser = number, help_heading = "Packets")]
     pub(crate) flows: Option<u64>,
-    /// Options of the generator, as in gen:…: addresses and ports with their ranges, vlan, proto, template (see
-    /// 'towpath help gen:'); towards A, sources and destinations are swapped
+    /// Options of the generator, as in gen:…: addresses and ports with their ranges, vlan, proto,
+    /// template (see 'towpath help gen:'); towards A, sources and destinations are swapped
     #[arg(long = "gen", value_name = "KEY=VALUE,…", help_heading = "Packets")]
     pub(crate) generator: Option<String>,
     /// The part of packets that may be lost: 0, 0.5%; a goal for each
@@ -41,7 +41,8 @@ pub(crate) struct Measure {
     /// Length of the first trials; a fifth of --trial if it is not given
     #[arg(long, value_name = "TIME", value_parser = span, help_heading = "Search")]
     pub(crate) initial_trial: Option<Duration>,
-    /// Trials at a rate take so long in all, unless fewer decide; 21 times --trial if it is not given
+    /// Trials at a rate take so long in all, unless fewer decide; 21 times --trial if it is not
+    /// given
     #[arg(long, value_name = "TIME", value_parser = span, help_heading = "Search")]
     pub(crate) goal_duration: Option<Duration>,
     /// The part of that time that may have more loss

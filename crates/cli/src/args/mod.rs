@@ -126,10 +126,12 @@ pub(crate) enum Command {
         towpath router xdp:eth1 xdp:eth2 --mirror plane      FRR or BIRD run in the network namespace 'plane' (docs/router.md)"
     )]
     Router(Router),
-    /// Run what a file describes: any number of pairs, bridges and routers; SIGHUP or 'towpath reload' reads it again
+    /// Run what a file describes: any number of pairs, bridges and routers; SIGHUP or 'towpath
+    /// reload' reads it again
     #[command(after_help = RUN_EXAMPLES, after_long_help = format!("{RUN_EXAMPLES}\n\n{}", list()))]
     Run(RunFile),
-    /// Have a running 'towpath run' read its file again (see --control); what did not change goes on
+    /// Have a running 'towpath run' read its file again (see --control); what did not change goes
+    /// on
     #[command(after_help = "Example:\n  towpath reload --control /run/towpath.sock")]
     Reload(Reload),
     /// Show the addresses that a running bridge knows (see --control of 'bridge')
@@ -151,7 +153,8 @@ pub(crate) enum Command {
     /// Let applications send and receive through a port: 'fwd sock:PATH PORT'
     #[command(after_help = SERVE_EXAMPLES, after_long_help = format!("{SERVE_EXAMPLES}\n\n{}", list()))]
     Serve(Serve),
-    /// Find the highest rate that the device between two ports forwards, by MLRsearch, and its latency
+    /// Find the highest rate that the device between two ports forwards, by MLRsearch, and its
+    /// latency
     #[command(after_help = MEASURE_EXAMPLES, after_long_help = format!("{MEASURE_EXAMPLES}\n\n{}", list()))]
     Measure(Measure),
     /// Record what a port receives in a capture file
@@ -184,7 +187,8 @@ pub(crate) enum Command {
         towpath state --control /run/towpath.sock\n  \
         towpath state --control /run/towpath.sock --json | jq '.units[0].ports[].rx'")]
     State(StateArgs),
-    /// Watch a running towpath in this terminal: rates of ports and routes, flows, drops (see --control)
+    /// Watch a running towpath in this terminal: rates of ports and routes, flows, drops (see
+    /// --control)
     #[command(
         after_help = "Keys: 1 to 7 or Tab for the views, s and r sort, / filters, p pauses, + and - change the interval, \
         ? for help, q ends.\n\nExample:\n  towpath top --control /run/towpath.sock\n  \
@@ -217,8 +221,8 @@ pub(crate) enum Command {
         /// The word so far
         word: String,
     },
-    /// Print a completion script for a shell; those for bash, zsh and fish have ports, their options,
-    /// interfaces and namespaces
+    /// Print a completion script for a shell; those for bash, zsh and fish have ports, their
+    /// options, interfaces and namespaces
     #[command(after_help = "Example:\n  towpath completions bash > /etc/bash_completion.d/towpath")]
     Completions {
         /// The shell
@@ -465,8 +469,8 @@ pub(crate) struct Record {
     /// Where the packets come from
     #[arg(value_name = "PORT")]
     pub(crate) port: String,
-    /// The file: .pcap or .pcapng, also with .gz or .zst; - is standard output, and the summary goes to
-    /// standard error
+    /// The file: .pcap or .pcapng, also with .gz or .zst; - is standard output, and the summary
+    /// goes to standard error
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
     /// Options of the file, as in pcap:…?rotate-size=100M (see 'towpath help pcap')

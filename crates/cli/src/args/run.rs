@@ -19,22 +19,25 @@ pub(crate) struct Run {
     /// Stop after so many packets
     #[arg(long, value_name = "N", value_parser = number)]
     pub(crate) count: Option<u64>,
-    /// Make a socket at this path, through which 'towpath set' changes settings of the ports while they run, 'towpath
-    /// state' and 'towpath top' show what they do, and 'towpath tee' what passes
+    /// Make a socket at this path, through which 'towpath set' changes settings of the ports while
+    /// they run, 'towpath state' and 'towpath top' show what they do, and 'towpath tee' what passes
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) control: Option<PathBuf>,
-    /// Serve HTTP at PORT of the loopback, ADDRESS:PORT or unix:PATH: a page at /, OpenMetrics at /metrics, JSON at /state.
-    /// There is no authentication: what can connect can read
+    /// Serve HTTP at PORT of the loopback, ADDRESS:PORT or unix:PATH: a page at /, OpenMetrics at
+    /// /metrics, JSON at /state. There is no authentication: what can connect can read
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<Address>,
-    /// Copy what passes to a file (pcapng; pcap if it ends in .pcap) or a port, without a wait for it: 'FILE|PORT', then
-    /// options: ';at=rx|tx|both;port=NAME;snaplen=96;ring=4M;filter=tcp port 80'; may be repeated
+    /// Copy what passes to a file (pcapng; pcap if it ends in .pcap) or a port, without a wait for
+    /// it: 'FILE|PORT', then options: ';at=rx|tx|both;port=NAME;snaplen=96;ring=4M;filter=tcp port
+    /// 80'; may be repeated
     #[arg(long, value_name = "SINK[;OPTIONS]", help_heading = "Watching")]
     pub(crate) tee: Vec<TeeSpec>,
-    /// Write the packets that are dropped to a file, each with the reason as a comment; options as for --tee
+    /// Write the packets that are dropped to a file, each with the reason as a comment; options as
+    /// for --tee
     #[arg(long, value_name = "FILE[;OPTIONS]", help_heading = "Watching")]
     pub(crate) drops: Vec<TeeSpec>,
-    /// Coalesce packets of a flow that follow each other; without it: auto for fwd, off for the others
+    /// Coalesce packets of a flow that follow each other; without it: auto for fwd, off for the
+    /// others
     #[arg(long, value_enum, help_heading = "Coalescing")]
     pub(crate) gro: Option<GroArg>,
     /// Whether egresses get super-packets; off: all are cut into segments before
@@ -46,9 +49,9 @@ pub(crate) struct Run {
     /// Largest aggregate, as its IP header says
     #[arg(long, value_name = "BYTES", default_value_t = 65535, value_parser = clap::value_parser!(u32).range(1280..=65535), help_heading = "Coalescing")]
     pub(crate) gro_max_size: u32,
-    /// What becomes of packets as they are received, in order: pass, drop, tx, redirect a|b, lane N, and what to match:
-    /// 'drop udp dport 53', 'drop tcp port 80 and not host 10.0.0.1', 'default drop' (see
-    /// 'towpath rules')
+    /// What becomes of packets as they are received, in order: pass, drop, tx, redirect a|b, lane
+    /// N, and what to match: 'drop udp dport 53', 'drop tcp port 80 and not host 10.0.0.1',
+    /// 'default drop' (see 'towpath rules')
     #[arg(long, value_name = "RULE", help_heading = "Rules")]
     pub(crate) rule: Vec<String>,
     /// The same, in the lane
@@ -58,7 +61,8 @@ pub(crate) struct Run {
     /// workers do all the work
     #[arg(long, value_name = "CORES", value_delimiter = ',', help_heading = "Lanes")]
     pub(crate) lanes: Vec<Cores>,
-    /// How a packet gets to its lane: flow, rss, rss:KEY (40 bytes in hex), lane:N, round-robin (which breaks the order of flows)
+    /// How a packet gets to its lane: flow, rss, rss:KEY (40 bytes in hex), lane:N, round-robin
+    /// (which breaks the order of flows)
     #[arg(long, value_name = "HOW", value_parser = steering, default_value = "flow", requires = "lanes", help_heading = "Lanes")]
     pub(crate) steer: Steering,
     /// What happens to packets whose lane has no room
@@ -82,7 +86,8 @@ pub(crate) struct Run {
     /// Buffers for everything: 16384, or as many larger ones as have the same memory
     #[arg(long, value_name = "N", value_parser = number, help_heading = "Workers")]
     pub(crate) buffers: Option<u64>,
-    /// Bytes of a buffer, 2048 to 65472 by 64, with 128 in front of a packet: a super-packet in one piece takes 65472
+    /// Bytes of a buffer, 2048 to 65472 by 64, with 128 in front of a packet: a super-packet in one
+    /// piece takes 65472
     #[arg(long, value_name = "BYTES", value_parser = number, help_heading = "Workers")]
     pub(crate) buffer_size: Option<u64>,
     /// How long a port may refuse packets before those held for it are dropped
@@ -91,8 +96,8 @@ pub(crate) struct Run {
     /// How long packets under way get to leave when stopping
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Workers")]
     pub(crate) drain: Duration,
-    /// Whether the process gives up the rights that its ports no longer need, once they are open: capabilities, system
-    /// calls, files; prefer: as far as this kernel can (see 'towpath probe')
+    /// Whether the process gives up the rights that its ports no longer need, once they are open:
+    /// capabilities, system calls, files; prefer: as far as this kernel can (see 'towpath probe')
     #[arg(long, value_enum, default_value_t = SandboxArg::Prefer, env = "TOWPATH_SANDBOX", value_name = "LEVEL", help_heading = "Rights")]
     pub(crate) sandbox: SandboxArg,
     /// JSON on standard output: a line per interval, and the summary as the last

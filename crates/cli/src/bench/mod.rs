@@ -96,9 +96,9 @@ struct Headed<'r, R> {
     report: &'r R,
 }
 
-/// Prints a report: as one JSON object that begins with `machine`, the run, `counted` and `partial`,
-/// or with what is measured and where as the first lines and `print` after them. `counted` says what
-/// is counted, and where. With `--svg` the report is also drawn.
+/// Prints a report: as one JSON object that begins with `machine`, the run, `counted` and
+/// `partial`, or with what is measured and where as the first lines and `print` after them.
+/// `counted` says what is counted, and where. With `--svg` the report is also drawn.
 fn show<R: Serialize>(
     json: bool,
     counted: &str,

@@ -8,9 +8,9 @@
 //!   up = { port = "xdp:eth1", trunk = "10+20" }
 //! ```
 //!
-//! An option has one home, the command line: a key is an option without its dashes, and its value is
-//! read, checked and explained as there. What a text breaks is shown with line and column, all at
-//! once.
+//! An option has one home, the command line: a key is an option without its dashes, and its value
+//! is read, checked and explained as there. What a text breaks is shown with line and column, all
+//! at once.
 //!
 //! | file | content |
 //! |---|---|
@@ -267,8 +267,8 @@ fn plan(unit: &Unit) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The name of a port: that of its device, which may be in another namespace; a port without a device
-/// has its key there.
+/// The name of a port: that of its device, which may be in another namespace; a port without a
+/// device has its key there.
 fn shown(uri: &Uri, key: &str) -> String {
     match (uri.target(), uri.option("netns")) {
         ("", _) => format!("{}:{key}", uri.scheme()),

@@ -201,8 +201,8 @@ impl Datapath {
     pub(super) fn reload(&mut self, file: &File) -> Result<Reloaded, String> {
         let (mut done, mut anew) = (Reloaded::default(), BTreeSet::new());
         loop {
-            // What a port uses can't be given to threads that have given it up: the second time these
-            // units are started anew, with what is linked to them.
+            // What a port uses can't be given to threads that have given it up: the second time
+            // these units are started anew, with what is linked to them.
             match self.pass(file, &anew, &mut done) {
                 Ok(confined) if confined.is_empty() => break,
                 Ok(confined) => anew.extend(confined),
@@ -323,7 +323,8 @@ impl Datapath {
         }
     }
 
-    /// Changes what is changed while the unit runs; returns whether it must be started anew for a port.
+    /// Changes what is changed while the unit runs; returns whether it must be started anew for a
+    /// port.
     fn change(&mut self, name: &String, unit: &Unit, live: &Live, opener: &Openers, done: &mut Reloaded) -> bool {
         let Some(active) = self.units.get_mut(name) else { return false };
         for port in &live.attach {

@@ -7,8 +7,8 @@
 //! | ports of a bridge or a router | they are detached and attached; the others go on |
 //! | anything else of a unit | the unit is stopped and started anew |
 //!
-//! Both ends of an in-memory pair are opened anew if one of them is, and so are all ports of a model
-//! of a switch.
+//! Both ends of an in-memory pair are opened anew if one of them is, and so are all ports of a
+//! model of a switch.
 
 use crate::args::Command;
 use crate::bridge;
@@ -91,7 +91,8 @@ fn change(from: &Unit, to: &Unit) -> Change {
     }
 }
 
-/// The changes of all units that run and that the file has. `anew`: those that must be started anew.
+/// The changes of all units that run and that the file has. `anew`: those that must be started
+/// anew.
 pub(super) fn changes(
     from: &BTreeMap<String, Unit>,
     to: &BTreeMap<String, Unit>,

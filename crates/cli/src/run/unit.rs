@@ -27,8 +27,8 @@ use towpath::{
     Verdicts,
 };
 
-/// Held while a thread opens ports and gives up rights: which threads belong to them is seen by what
-/// was started meanwhile.
+/// Held while a thread opens ports and gives up rights: which threads belong to them is seen by
+/// what was started meanwhile.
 static OPENING: Mutex<()> = Mutex::new(());
 
 /// Has no port opened meanwhile: for a thread that starts another one.
@@ -77,8 +77,8 @@ fn is_of_pair(failure: &Failure) -> bool {
 }
 
 impl Ended {
-    /// What failed. In a unit that was stopped an in-memory pair whose other end was closed first is
-    /// none.
+    /// What failed. In a unit that was stopped an in-memory pair whose other end was closed first
+    /// is none.
     pub(super) fn failures(&self) -> Vec<Failure> {
         self.summary.failures().into_iter().filter(|failure| !(self.asked && is_of_pair(failure))).collect()
     }

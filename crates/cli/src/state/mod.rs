@@ -167,8 +167,8 @@ pub(crate) struct Rate {
 /// One direction between two queues; of a bridge or a router, what one worker receives from a port.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Route {
-    /// `a.0`, from queue 0 of the first port; `b.lane1`, from lane 1 to the first port; `tap:x.0`, from
-    /// queue 0 of a port of a bridge or a router.
+    /// `a.0`, from queue 0 of the first port; `b.lane1`, from lane 1 to the first port; `tap:x.0`,
+    /// from queue 0 of a port of a bridge or a router.
     pub(crate) name: String,
     /// The port that the packets are from.
     pub(crate) from: String,

@@ -173,8 +173,8 @@ fn a_unit_that_ends_by_itself_leaves_the_others_alone() {
     assert!(short >= 1, "{}", finished.stdout);
 }
 
-/// A router that gets packets by one port and sends them by another one to a second router; more of its
-/// ports, with options of its own.
+/// A router that gets packets by one port and sends them by another one to a second router; more of
+/// its ports, with options of its own.
 fn routers(options: &str, more: &str) -> String {
     format!(
         "[pair.feed]\na = 'gen:rate=20000,size=100,dst-mac=02:74:70:00:00:00,dst-ip=20.0.0.1'\nb = 'veth:x'\n\
@@ -252,7 +252,8 @@ fn a_thousand_reloads_leave_no_descriptor_thread_or_memory_behind() {
     // reloads leave behind would be more than a few.
     until("nothing is left behind", || used().0 < before.0 + 4 && used().1 < before.1 + 4);
     let grown = memory(towpath.pid()).0.saturating_sub(rss);
-    // The C library keeps some memory for each thread that it has seen at a time; 900 pools are more.
+    // The C library keeps some memory for each thread that it has seen at a time; 900 pools are
+    // more.
     assert!(grown < 64 << 10, "{grown} KiB more");
     let finished = towpath.stop().code(0);
     for summary in finished.summaries() {

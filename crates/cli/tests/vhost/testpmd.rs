@@ -4,8 +4,8 @@ use crate::support::traffic::Background;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Memory without huge pages, shared all the same; two threads on one core; nothing that two programs
-/// would share.
+/// Memory without huge pages, shared all the same; two threads on one core; nothing that two
+/// programs would share.
 const EAL: &str = "--lcores (0,1)@1 --main-lcore=0 --no-pci --no-telemetry --no-huge -m 192 --no-shconf \
                    --log-level=lib.eal:error";
 

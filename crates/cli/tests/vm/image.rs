@@ -13,8 +13,8 @@ const MODULES: &[&str] = &["virtio_pci", "virtio_net", "tun"];
 /// Further ones of guests with a NIC for VFIO.
 const VFIO: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 
-/// Modules that tests load, by the list in `/modules` that names them: the kernel's driver of the NIC;
-/// its bridge and its classifiers.
+/// Modules that tests load, by the list in `/modules` that names them: the kernel's driver of the
+/// NIC; its bridge and its classifiers.
 const LATER: &[(&str, &[&str])] =
     &[("e1000e", &["e1000e"]), ("switching", &["bridge", "veth", "sch_ingress", "cls_matchall", "act_gact"])];
 

@@ -151,7 +151,8 @@ fn frames_pass_between_a_virtio_nic_behind_the_iommu_and_another_nic_under_every
         guest.run(&format!("towpath bind {NIC}; towpath bind {PEER}"));
         for policy in ["persistent", "deferred", "strict"] {
             guest.run(&sink);
-            // While its link is negotiated the other NIC takes nothing, and the hub keeps what comes.
+            // While its link is negotiated the other NIC takes nothing, and the hub keeps what
+            // comes.
             let port = format!("virtio:vfio={PEER}?policy={policy}");
             guest.until("a link", &format!("towpath gen '{port}' --count 10 | grep -q '10 in = 10 out'"));
             says(&guest.run(&format!("towpath gen '{port}' --count 3000")), &["3 000 in = 3 000 out", "all home"]);
@@ -159,7 +160,8 @@ fn frames_pass_between_a_virtio_nic_behind_the_iommu_and_another_nic_under_every
             guest.until("the sink has ended", "! kill -0 $(cat /tmp/pid)");
             says(&guest.run("cat /tmp/sink"), &["all home"]);
         }
-        // The other way: frames of two lengths, of which the short ones are copied out of their buffers.
+        // The other way: frames of two lengths, of which the short ones are copied out of their
+        // buffers.
         let port = format!("virtio:vfio={PEER}?policy=strict,copybreak=256,interrupts=on");
         guest.run(&format!("towpath sink '{port}' --json --duration 60s >/tmp/sink 2>/dev/null & echo $! >/tmp/pid"));
         let summary = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
@@ -179,8 +181,8 @@ fn frames_pass_between_a_virtio_nic_behind_the_iommu_and_another_nic_under_every
         assert_eq!((&balance["drops"], &received["buffers_away"]), (&serde_json::json!([]), &serde_json::json!(0)));
         guest.run(&format!("towpath unbind {NIC}; towpath unbind {PEER}"));
         guest.until("the kernel's interface is back", &format!("ls /sys/bus/pci/devices/{PEER}/virtio*/net"));
-        // A frame that the hub kept is completed by QEMU after the driver has reset the device, as it
-        // seems: the IOMMU refuses that one write, and the kernel reports it.
+        // A frame that the hub kept is completed by QEMU after the driver has reset the device, as
+        // it seems: the IOMMU refuses that one write, and the kernel reports it.
         println!("{}", guest.run("dmesg -c | grep -c DMAR; true"));
     });
 }

@@ -91,7 +91,8 @@ fn a_port_outlives_its_cable_being_pulled_under_traffic_again_and_again() {
         let mut early = None;
         for flap in 0..flaps {
             cable.guest.set_link("nic", false);
-            // Some are over before the driver has looked, some are longer than it waits for a frame.
+            // Some are over before the driver has looked, some are longer than it waits for a
+            // frame.
             std::thread::sleep(Duration::from_millis([0, 20, 150, 1200][flap as usize % 4]));
             cable.guest.set_link("nic", true);
             // QEMU's negotiation takes half a second.

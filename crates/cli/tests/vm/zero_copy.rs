@@ -5,8 +5,8 @@
 //!                                                             └── 00:07.0, without VIRTIO_F_ACCESS_PLATFORM
 //! ```
 //!
-//! While the driver of 00:06.0 is unbound, it can't receive: QEMU completes no frame of 00:04.0, whose
-//! link stays up. That is a stall. (00:07.0 has no buffers until its interface is up.)
+//! While the driver of 00:06.0 is unbound, it can't receive: QEMU completes no frame of 00:04.0,
+//! whose link stays up. That is a stall. (00:07.0 has no buffers until its interface is up.)
 
 use crate::cable::{Cable, FAR, Far, NEAR};
 use crate::guest::{Alone, Guest, PEER, alone_with};

@@ -1,7 +1,7 @@
 //! An expression as a program, test by test as libpcap's compiler writes it.
 //!
-//! The order of tests is part of the meaning, because a read beyond the packet ends the run. So each
-//! function here follows the one of libpcap's `gencode.c` that its comment names.
+//! The order of tests is part of the meaning, because a read beyond the packet ends the run. So
+//! each function here follows the one of libpcap's `gencode.c` that its comment names.
 
 use super::FilterError;
 use super::ast::{Arith, Dir, Expr, Primitive, Proto};

@@ -1,7 +1,7 @@
 //! The words of an expression.
 //!
-//! The longest word wins, as in pcap's own scanner. So `80-90` is one word (a range of ports), and a
-//! subtraction has blanks around its sign.
+//! The longest word wins, as in pcap's own scanner. So `80-90` is one word (a range of ports), and
+//! a subtraction has blanks around its sign.
 
 use super::names;
 use super::{FilterError, MAX_TEXT};

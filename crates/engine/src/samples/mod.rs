@@ -18,8 +18,8 @@
 //!
 //! A sample stands for as many bursts as it was chosen from, so the numbers are estimates of all
 //! packets. The time of a burst ends when the route, or each egress of a hub that got some of it,
-//! holds no packet any more: it contains GRO, software offload, waiting for the egress, and the call
-//! that sends.
+//! holds no packet any more: it contains GRO, software offload, waiting for the egress, and the
+//! call that sends.
 
 mod flows;
 
@@ -98,7 +98,8 @@ pub struct Samples {
     bursts: AtomicU64,
     buckets: [AtomicU64; LATENCY_BUCKETS],
     total_ns: AtomicU64,
-    /// Two bits each: the ingress, the egress; of a port of a hub, its receive and its transmit queue.
+    /// Two bits each: the ingress, the egress; of a port of a hub, its receive and its transmit
+    /// queue.
     sides: AtomicU64,
     /// The moment until which flows are counted, in milliseconds since `began`; 0: they are not.
     watched: AtomicU64,
@@ -136,8 +137,8 @@ impl Samples {
         Latency { buckets, total_ns: self.total_ns.load(Relaxed) }
     }
 
-    /// The ingress and the egress, as the thread of the route saw them last; of a port of a hub, its
-    /// receive and its transmit queue.
+    /// The ingress and the egress, as the thread of the route saw them last; of a port of a hub,
+    /// its receive and its transmit queue.
     pub fn sides(&self) -> (Side, Side) {
         let sides = self.sides.load(Relaxed);
         (Side::from_number(sides), Side::from_number(sides >> 2))

@@ -47,7 +47,8 @@ impl TeeSlots {
         members.slots.push(slot);
     }
 
-    /// Removes the slots that receive from an interface: the port has left, and no thread uses them.
+    /// Removes the slots that receive from an interface: the port has left, and no thread uses
+    /// them.
     pub fn remove(&self, interface: u8) {
         let mut members = self.lock();
         let Members { slots, tees } = &mut *members;

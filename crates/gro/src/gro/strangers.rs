@@ -83,8 +83,8 @@ impl<S: Segment> Gro<S> {
     }
 }
 
-/// Packets of which only the beginnings are known. IP begins at `L3`, and most of it is of version 6
-/// if `V6`.
+/// Packets of which only the beginnings are known. IP begins at `L3`, and most of it is of version
+/// 6 if `V6`.
 struct Heads<'a, const L3: usize, const V6: bool, H> {
     head: &'a H,
     hasher: Hasher,

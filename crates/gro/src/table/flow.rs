@@ -125,8 +125,9 @@ impl<S> Flow<S> {
         !self.has_begun() || (self.reopened && self.count() == 1)
     }
 
-    /// Whether `b` may be the beginning of the packet that was predicted of it when it was closed: a
-    /// field that differs in every packet is as predicted. Asked of [usual](Shape::is_usual) flows.
+    /// Whether `b` may be the beginning of the packet that was predicted of it when it was closed:
+    /// a field that differs in every packet is as predicted. Asked of [usual](Shape::is_usual)
+    /// flows.
     #[inline(always)]
     pub(crate) fn may_go_on<const L3: usize>(&self, b: &[u8]) -> bool {
         self.usual && self.expected.has_ip_word::<L3>(b)

@@ -35,8 +35,8 @@
 //! with a ring accelerator (J784S4), whose free rings can be exposed or in message mode. The model
 //! counts register accesses exactly. It does not show the cost of an access on silicon.
 //!
-//! Not modelled: VLANs and classifiers of the address lookup engine, SERDES, and time stamps of CPTS
-//! except those that a test injects.
+//! Not modelled: VLANs and classifiers of the address lookup engine, SERDES, and time stamps of
+//! CPTS except those that a test injects.
 
 mod accesses;
 mod ale;

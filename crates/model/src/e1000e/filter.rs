@@ -120,7 +120,8 @@ impl WriteOrder {
 
     /// The rule that a write breaks. `at` is a canonical offset, with its value before the write.
     ///
-    /// * A bridge may merge two writes that no read separates (Linux: `mac.c:e1000e_rar_set_generic`).
+    /// * A bridge may merge two writes that no read separates (Linux:
+    ///   `mac.c:e1000e_rar_set_generic`).
     /// * Half an address changes only while the address is not valid, or frames to a mix of two
     ///   addresses are received.
     /// * Priority tags have VLAN 0 (IEEE 802.1Q §9.6).

@@ -176,7 +176,8 @@ impl Phy {
         if starts || !powered { LinkEvent::Restart } else { LinkEvent::None }
     }
 
-    /// A write of MDIC; returns the value that MDIC reads as at first: the transaction is under way.
+    /// A write of MDIC; returns the value that MDIC reads as at first: the transaction is under
+    /// way.
     pub(crate) fn mdic(&mut self, value: u32) -> (u32, LinkEvent) {
         let (at, operation) = ((value >> 16 & 31) as usize, value & (MDIC_READ | MDIC_WRITE));
         let rest = value & 0x07ff_0000 & !MDIC_READ & !MDIC_WRITE | operation;

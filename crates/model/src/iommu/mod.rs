@@ -88,8 +88,8 @@ pub struct Config {
     pub ranges: Vec<RangeInclusive<u64>>,
     /// Injected failures of mappings.
     pub refuse: Refuse,
-    /// How long the unit takes for a wait descriptor, in addition to its own work: the latency of an
-    /// invalidation, for which the model has no value of its own. Zero unless set.
+    /// How long the unit takes for a wait descriptor, in addition to its own work: the latency of
+    /// an invalidation, for which the model has no value of its own. Zero unless set.
     pub wait: Duration,
 }
 

@@ -19,8 +19,8 @@
 //! and rings (§2.7, §2.8), of headers (§5.1.6), and of memory that is unmapped while the device has
 //! it.
 //!
-//! Left out: super-packets that are sent, RSS and hash reports, ring reset, interrupts by a line. QEMU's device
-//! has these.
+//! Left out: super-packets that are sent, RSS and hash reports, ring reset, interrupts by a line.
+//! QEMU's device has these.
 //!
 //! [specification]: https://docs.oasis-open.org/virtio/virtio/v1.2/virtio-v1.2.html
 

@@ -135,7 +135,8 @@ pub(crate) fn negotiates(bus: &mut impl Mdio) -> Result<bool, MdioError> {
     Ok(bus.read(BMCR)? & (BMCR_POWER_DOWN | BMCR_NEGOTIATE) == BMCR_NEGOTIATE)
 }
 
-/// Whether the link is up and was up ever since the last call: the bit is latched low (§22.2.4.2.13).
+/// Whether the link is up and was up ever since the last call: the bit is latched low
+/// (§22.2.4.2.13).
 pub(crate) fn link(bus: &mut impl Mdio) -> Result<bool, MdioError> {
     Ok(bus.read(BMSR)? & BMSR_LINK != 0)
 }

@@ -7,8 +7,8 @@
 //!
 //! A slot of the shadow holds what is in flight behind a descriptor: an
 //! [`InFlight`](towpath_packet::InFlight) buffer or packet, its mapping, and what the driver noted.
-//! The device can change descriptors, but not slots: a completion is looked up there, by position or
-//! by a number that is bounded.
+//! The device can change descriptors, but not slots: a completion is looked up there, by position
+//! or by a number that is bounded.
 
 use towpath_bus::barrier::dma_rmb;
 use towpath_bus::{Coherent, Dma, Domain, Iova, MapError};

@@ -115,8 +115,8 @@ pub(super) struct History {
     pub(super) rx: Vec<(u16, RxCounts)>,
 }
 
-/// The ring on which elements are handed to the engine, and the one on which they complete: number and
-/// count of each.
+/// The ring on which elements are handed to the engine, and the one on which they complete: number
+/// and count of each.
 type RingPair = ((u16, u32), (u16, u32));
 
 /// A channel or flow that is stopped when it is dropped.

@@ -7,9 +7,9 @@
 //! | `Fixed` | always 1000 Mb/s, full duplex | a MAC at the other end |
 //! | `Loopback` | as `Fixed`; the MAC returns each frame | the first test of a board |
 //!
-//! One transmit queue of the port looks now and then ([`PortLink::check`]); all queues read the last
-//! state. A link that went down and came up between two looks has a latched bit in BMSR: it counts
-//! as down once, so that a new speed is seen.
+//! One transmit queue of the port looks now and then ([`PortLink::check`]); all queues read the
+//! last state. A link that went down and came up between two looks has a latched bit in BMSR: it
+//! counts as down once, so that a new speed is seen.
 
 use super::config::{Config, Interface};
 use super::host::CpswError;

@@ -49,8 +49,8 @@ impl<M: Mmio> Count<M> {
         self.without.iter().fold(read(self.of), |sum, &part| sum.wrapping_sub(read(part)))
     }
 
-    /// The frames until now. It was read last less than half a wrap of the registers ago: 24 minutes
-    /// of the shortest frames at 1 Gb/s.
+    /// The frames until now. It was read last less than half a wrap of the registers ago: 24
+    /// minutes of the shortest frames at 1 Gb/s.
     fn read(&mut self) -> u64 {
         let now = self.registers();
         let more = now.wrapping_sub(self.last);

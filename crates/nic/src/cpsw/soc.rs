@@ -8,8 +8,8 @@
 //!
 //! Sources: `k3-psil-am62.c`, `k3-psil-am64.c`, `k3-psil-j7200.c`, `k3-psil-j784s4.c`, the device
 //! trees `k3-*.dtsi`, and TI's TISCI descriptions of DMA and ring accelerator resources. On PKTDMA
-//! the channels of the switch belong to it alone; of UDMA all users share the channels, so that only
-//! firmware, or the kernel in its name, knows which are free.
+//! the channels of the switch belong to it alone; of UDMA all users share the channels, so that
+//! only firmware, or the kernel in its name, knows which are free.
 
 use super::config::Config;
 use super::host::CpswError;

@@ -54,8 +54,8 @@ const MAC: [(&str, Reg); 43] = [
     ("GCR2", GCR2),
 ];
 
-/// IEEE 802.3 §22.2.4, and registers of this PHY (Linux: `phy.h`, `M88E1000_*`, `BM_*`). Register 21
-/// is left out: it counts.
+/// IEEE 802.3 §22.2.4, and registers of this PHY (Linux: `phy.h`, `M88E1000_*`, `BM_*`). Register
+/// 21 is left out: it counts.
 const PHY: [(&str, u8); 15] = [
     ("PHY 0 control", 0),
     ("PHY 1 status", 1),

@@ -244,8 +244,8 @@ pub(super) fn program<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
     receive(bar, config, layout);
 }
 
-/// Device and link (§4.6.5, §4.6.7): the PHY negotiates, the MAC follows its speed. Pause frames are
-/// off until the link is up and [`phy::settle`] knows what both ends agreed on.
+/// Device and link (§4.6.5, §4.6.7): the PHY negotiates, the MAC follows its speed. Pause frames
+/// are off until the link is up and [`phy::settle`] knows what both ends agreed on.
 fn general<M: Mmio>(bar: &M, config: &Config) {
     let clear = ctrl::FORCE_SPEED
         | ctrl::FORCE_DUPLEX

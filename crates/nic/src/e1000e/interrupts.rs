@@ -231,7 +231,8 @@ impl<I: Irq> Interrupts<I> {
     /// Clears the causes of OTHER; returns whether there were any.
     fn take_others<M: Mmio>(&self, bar: &M) -> bool {
         let causes = ICR.read(bar);
-        // Reading has cleared the causes of queues too, on silicon, and those of OTHER not, in QEMU.
+        // Reading has cleared the causes of queues too, on silicon, and those of OTHER not, in
+        // QEMU.
         ICR.write(bar, causes & OTHERS);
         let queues = causes & cause::RX_QUEUES;
         if queues != 0 {

@@ -277,7 +277,8 @@ pub(super) const VFTA: Reg = Reg(0x5600);
 /// The semaphore of PHY and NVM, shared with firmware (§10.2.2.14).
 pub(super) const EXTCNF_CTRL: Reg = Reg(0x0f00);
 pub(super) const EXTCNF_SOFTWARE: u32 = 1 << 5;
-/// PHY OEM bits: "low power link up" while the device has power (Linux: `e1000_set_d0_lplu_state_82574`).
+/// PHY OEM bits: "low power link up" while the device has power (Linux:
+/// `e1000_set_d0_lplu_state_82574`).
 pub(super) const POEMB: Reg = Reg(0x0f10);
 pub(super) const POEMB_LOW_POWER_D0: u32 = 1 << 1;
 /// Management control (§10.2.8.1): a management controller receives frames from the port; firmware

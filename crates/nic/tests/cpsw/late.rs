@@ -1,5 +1,6 @@
 //! An engine that goes on with its DMA as long as the IOMMU lets it. Under strict protection what
-//! was handed over does not change, and pages are returned when the engine can't read them any more.
+//! was handed over does not change, and pages are returned when the engine can't read them any
+//! more.
 
 use super::rig::{Rig, Variant, config, model_config, stamp};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Kinds of interrupts, from MSI-X with fewer vectors than wanted to a line: a sleeping worker wakes
-//! up for frames and for the link, and an idle queue causes no interrupt.
+//! Kinds of interrupts, from MSI-X with fewer vectors than wanted to a line: a sleeping worker
+//! wakes up for frames and for the link, and an idle queue causes no interrupt.
 
 use super::rig::*;
 use std::os::fd::{BorrowedFd, RawFd};

@@ -242,7 +242,8 @@ fn plain_toeplitz(input: &[u8]) -> u32 {
 
 /// [Microsoft's vectors]: addresses, ports, the hash of addresses, the hash with ports.
 ///
-/// [Microsoft's vectors]: https://learn.microsoft.com/windows-hardware/drivers/network/verifying-the-rss-hash-calculation
+/// [Microsoft's vectors]:
+/// https://learn.microsoft.com/windows-hardware/drivers/network/verifying-the-rss-hash-calculation
 #[test]
 fn hashes_are_the_published_ones_and_those_of_the_definition() {
     let v4 = |a: [u8; 4], b: [u8; 4]| [a, b].concat();

@@ -4,7 +4,8 @@
 //! implementation that leaves one out. A method that is new in a trait therefore never falls back
 //! to its default in a wrapper without notice.
 //!
-//! [`missing_trait_methods`]: https://rust-lang.github.io/rust-clippy/master/index.html#missing_trait_methods
+//! [`missing_trait_methods`]:
+//! https://rust-lang.github.io/rust-clippy/master/index.html#missing_trait_methods
 
 use super::{RxQueue, TxQueue};
 

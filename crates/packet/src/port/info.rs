@@ -172,7 +172,8 @@ pub struct Info {
     pub abilities: Vec<Ability>,
     /// The interface of the kernel that it is or uses, if there is one.
     pub interface: Option<Interface>,
-    /// The network namespace of that interface, if it is not that of the process: a name, or a path.
+    /// The network namespace of that interface, if it is not that of the process: a name, or a
+    /// path.
     pub netns: Option<String>,
 }
 

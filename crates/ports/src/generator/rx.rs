@@ -221,7 +221,8 @@ fn make<const V6: bool, const TCP: bool>(
 ) -> Option<()> {
     let sizes = plan.sizes.get(usize::from(flow.turn))?;
     if let Ok(head) = packet.push_back_array::<HEAD>(sizes.len) {
-        // By lines, also in front of a shorter packet: their length is known, and the room is there.
+        // By lines, also in front of a shorter packet: their length is known, and the room is
+        // there.
         head[..LINE].copy_from_slice(&flow.head[..LINE]);
         if sizes.len > LINE {
             head[LINE..].copy_from_slice(&flow.head[LINE..]);

@@ -7,8 +7,8 @@
 //! | an application with an eventfd | a byte, if the RX ring's flag asks for it | both rings |
 //! | an application in `poll` | [`PollFd`] | its RX ring |
 //!
-//! The server thread's eventfd is written at every wake-up and needs no flag. The other pairs follow
-//! the pattern of [`towpath_packet::notify`], which shows why no wake-up is lost.
+//! The server thread's eventfd is written at every wake-up and needs no flag. The other pairs
+//! follow the pattern of [`towpath_packet::notify`], which shows why no wake-up is lost.
 
 use super::stats::PortEvents;
 use crate::closing::{AppSocket, Closer};

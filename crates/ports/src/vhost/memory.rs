@@ -41,8 +41,8 @@ pub(super) enum MemoryError {
 struct Mapped {
     region: MemoryRegion,
     memory: UntrustedMem,
-    /// How often it was added, and not removed: QEMU before 8.0 adds and removes each region once for
-    /// each pair of queues.
+    /// How often it was added, and not removed: QEMU before 8.0 adds and removes each region once
+    /// for each pair of queues.
     times: usize,
 }
 

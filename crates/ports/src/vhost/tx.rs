@@ -218,7 +218,8 @@ impl<'a> Fill<'a> {
                 if is_plain(packet) { Ok(plain_header(packet, self.acked)) } else { header(packet, self.acked) };
             match header {
                 Ok(header) => {
-                    // Most buffers still have this header: their line is not taken from the guest's core.
+                    // Most buffers still have this header: their line is not taken from the guest's
+                    // core.
                     if to.get(0) != Some(header) {
                         to.set(0, header);
                     }

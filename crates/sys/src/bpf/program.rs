@@ -43,9 +43,9 @@ impl AsRawFd for Program {
 
 impl Program {
     /// Loads a program, which the kernel verifies. It needs `CAP_BPF`, and for XDP `CAP_NET_ADMIN`;
-    /// a socket filter needs neither if `kernel.unprivileged_bpf_disabled` is 0. A program of XDP has
-    /// BTF, which names its function and its argument for `bpftool` and `xdpdump`, where the kernel
-    /// takes it ([`no_btf`](Program::no_btf)).
+    /// a socket filter needs neither if `kernel.unprivileged_bpf_disabled` is 0. A program of XDP
+    /// has BTF, which names its function and its argument for `bpftool` and `xdpdump`, where the
+    /// kernel takes it ([`no_btf`](Program::no_btf)).
     ///
     /// # Errors
     /// The error of `bpf(2)`, with the last lines of the verifier's log if the verifier refused.

@@ -103,8 +103,8 @@ pub fn reserve(fd: BorrowedFd<'_>, buffer: Buffer, bytes: usize) -> io::Result<u
 }
 
 /// Messages that the socket dropped since it was opened, modulo 2³²: its receive buffer was full,
-/// or a checksum was wrong (`SO_MEMINFO`, since Linux 4.12). Datagrams that the kernel coalesced count
-/// once.
+/// or a checksum was wrong (`SO_MEMINFO`, since Linux 4.12). Datagrams that the kernel coalesced
+/// count once.
 ///
 /// # Errors
 /// The error of `getsockopt(2)`.

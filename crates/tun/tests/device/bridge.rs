@@ -67,8 +67,8 @@ fn pair(test: &str, config: &Config) -> Option<([Namespace; 2], [Device; 2])> {
     Some(([near, far], devices))
 }
 
-/// Sends `len` bytes over TCP from one namespace to `address` in the other, through devices of both;
-/// returns what both directions have seen.
+/// Sends `len` bytes over TCP from one namespace to `address` in the other, through devices of
+/// both; returns what both directions have seen.
 fn stream([near, far]: &[Namespace; 2], mut devices: [Device; 2], address: &str, len: usize) -> [Seen; 2] {
     let [a, b] = devices.each_mut().map(|device| device.queue().unwrap());
     let stop = AtomicBool::new(false);

@@ -1,4 +1,5 @@
-//! The examples carry a stream of the kernel: one on epoll, one on tokio, as the two ends of a tunnel.
+//! The examples carry a stream of the kernel: one on epoll, one on tokio, as the two ends of a
+//! tunnel.
 
 use crate::namespace;
 use std::io::{Read, Write};

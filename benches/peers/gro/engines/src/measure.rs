@@ -5,24 +5,26 @@ use std::time::{Duration, Instant};
 
 /// An engine with the buffers of all bursts.
 pub trait Engine {
-    /// Prepares a burst, untimed: its headers are rewritten, and `payload` behind each, which may be empty. They are hot in
-    /// the cache if it is pushed next.
+    /// Prepares a burst, untimed: its headers are rewritten, and `payload` behind each, which may
+    /// be empty. They are hot in the cache if it is pushed next.
     fn prepare(&mut self, headers: &[Header], payload: &[u8], burst: usize);
 
     /// Takes the burst that was prepared first, untimed: its metadata is rewritten.
     fn receive(&mut self, packets: usize);
 
-    /// The timed section: a burst is pushed, and the last one of a round flushes the engine. Returns the packets that
-    /// left, if the engine knows their number here.
+    /// The timed section: a burst is pushed, and the last one of a round flushes the engine.
+    /// Returns the packets that left, if the engine knows their number here.
     fn push(&mut self, flush: bool) -> usize;
 
-    /// After a burst, untimed. Returns the packets that left, if the engine knows their number here.
+    /// After a burst, untimed. Returns the packets that left, if the engine knows their number
+    /// here.
     fn settle(&mut self) -> usize {
         0
     }
 }
 
-/// `FLOWS PAYLOAD BURST POOL HOLD PACKETS`, as for `dpdk`; and how long before the push bursts are prepared.
+/// `FLOWS PAYLOAD BURST POOL HOLD PACKETS`, as for `dpdk`; and how long before the push bursts are
+/// prepared.
 pub struct Arguments {
     pub cold: bool,
     pub flows: usize,
@@ -41,7 +43,8 @@ impl Arguments {
         sound.then_some(Arguments { cold, flows, payload, burst, pool, hold, packets })
     }
 
-    /// Number of bursts that are prepared before the pushed one: none, or all that are not in the engine.
+    /// Number of bursts that are prepared before the pushed one: none, or all that are not in the
+    /// engine.
     pub fn ahead(&self) -> usize {
         if self.cold { self.pool - self.hold } else { 0 }
     }

@@ -1,8 +1,9 @@
 //! The packet mix of `mix.h`, byte for byte; `run` compares the digests of the two.
 //!
-//! TCP over IPv4 with timestamps, DF, right checksums. Flows take turns. A round is what is pushed between two flushes; in it
-//! the sequence numbers and identifications of each flow count up; the next round goes on with the flows that come next.
-//! The payload is the same in all packets, so that any buffer can take the header of any packet.
+//! TCP over IPv4 with timestamps, DF, right checksums. Flows take turns. A round is what is pushed
+//! between two flushes; in it the sequence numbers and identifications of each flow count up; the
+//! next round goes on with the flows that come next. The payload is the same in all packets, so
+//! that any buffer can take the header of any packet.
 
 pub const ETHERNET: usize = 14;
 /// Ethernet, IPv4, TCP with timestamps.

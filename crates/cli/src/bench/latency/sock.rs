@@ -41,8 +41,8 @@ pub(super) fn one_core(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2
 }
 
 /// With the sender and the datapath on the first core, and the receiver on the other. Spinning, the
-/// sender's thread turns the route, as it runs the kernel's stack in its system calls; sleeping, the
-/// datapath has its own thread there.
+/// sender's thread turns the route, as it runs the kernel's stack in its system calls; sleeping,
+/// the datapath has its own thread there.
 pub(super) fn two_cores(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) -> Result<Sample, Box<dyn Error>> {
     let (ports, paths) = Ports::open()?;
     let memory = memory()?;

@@ -65,8 +65,8 @@ pub(super) fn payload(frame: Captured<'_>, padded: bool) -> Result<Payload<'_>, 
     if body.len() == 0 {
         return Err(Unfit::NoData);
     }
-    // The bit has other meanings outside of a mesh. Within one, frames have four addresses, or three
-    // if they are for a group.
+    // The bit has other meanings outside of a mesh. Within one, frames have four addresses, or
+    // three if they are for a group.
     let in_mesh = qos[1] & 1 != 0 && from_ds && (to_ds || one[0] & 1 != 0);
     if qos[0] & 0x80 != 0 {
         return Ok(Payload::Aggregate(Subframes { rest: body, left: MAX_AMSDU, in_mesh }));

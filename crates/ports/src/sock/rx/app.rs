@@ -148,8 +148,8 @@ impl AppTx {
         Ok(polled)
     }
 
-    /// Whether the queue has work that nothing will announce: completions to write, descriptors that
-    /// did not fit in a burst, the end of the session.
+    /// Whether the queue has work that nothing will announce: completions to write, descriptors
+    /// that did not fit in a burst, the end of the session.
     pub(super) fn has_work(&self) -> bool {
         let completions = self.pages.has_freed() && !self.completion_full;
         completions || self.stall == Stall::Burst || self.session.is_closed()

@@ -1,5 +1,6 @@
-//! Descriptors that applications send, on kernels that can refuse them (`SO_PASSRIGHTS`, Linux 6.16)
-//! and as on those that cannot. Their last close blocks for an hour: what waits for one does not end.
+//! Descriptors that applications send, on kernels that can refuse them (`SO_PASSRIGHTS`, Linux
+//! 6.16) and as on those that cannot. Their last close blocks for an hour: what waits for one does
+//! not end.
 
 use super::*;
 use crate::closing::CAN_REFUSE;
@@ -51,14 +52,14 @@ fn step(rig: &mut Rig) {
     rig.tx.reclaim();
 }
 
-/// Closes the test's own descriptor of a lingering connection: if it is the last one, that waits for
-/// the other end.
+/// Closes the test's own descriptor of a lingering connection: if it is the last one, that waits
+/// for the other end.
 fn close_slowly(near: TcpStream) {
     std::thread::spawn(move || drop(near));
 }
 
-/// Sends a kick with a lingering connection. Returns whether it was sent, and the connection's other
-/// end.
+/// Sends a kick with a lingering connection. Returns whether it was sent, and the connection's
+/// other end.
 fn bad_kick(program: &Program) -> (bool, TcpStream) {
     let (near, far) = lingering();
     let sent = seqpacket::send(program.kick.as_fd(), &[], &[near.as_fd()]).is_ok();

@@ -1,5 +1,5 @@
-//! What wakes a queue with a session that waits: the descriptor for the others as ever, and for that
-//! session as little as can be.
+//! What wakes a queue with a session that waits: the descriptor for the others as ever, and for
+//! that session as little as can be.
 
 use super::poll_fd::sleep;
 use super::*;

@@ -202,9 +202,9 @@ impl RouterControl {
         }
     }
 
-    /// Attaches a port while the router runs, with the routes that follow from its addresses; before
-    /// its launch it waits for that. Returns its number, by which hops name it. A port of the same
-    /// name that was [lost](RouterPortReading::lost) is detached before. Routes by it are
+    /// Attaches a port while the router runs, with the routes that follow from its addresses;
+    /// before its launch it waits for that. Returns its number, by which hops name it. A port of
+    /// the same name that was [lost](RouterPortReading::lost) is detached before. Routes by it are
     /// [set](RouterControl::set_routes) afterwards.
     ///
     /// # Errors
@@ -335,9 +335,9 @@ impl RouterControl {
         self.0.shared.lock().routes.to_vec()
     }
 
-    /// Calls `f` with each route that packets use, and where it is from. Of two to the same prefix the
-    /// later one goes before the other. It takes the time of a walk over all routes, for which no
-    /// packet waits.
+    /// Calls `f` with each route that packets use, and where it is from. Of two to the same prefix
+    /// the later one goes before the other. It takes the time of a walk over all routes, for which
+    /// no packet waits.
     ///
     /// ```
     /// use towpath::{Opener, Role, RouteSource, Router, RouterInterface, RouterPorts};

@@ -347,8 +347,8 @@ impl Router {
         Ok(())
     }
 
-    /// Checks the verdicts on received packets, as a start does: they pass or are dropped, and routes
-    /// decide where they go.
+    /// Checks the verdicts on received packets, as a start does: they pass or are dropped, and
+    /// routes decide where they go.
     ///
     /// # Errors
     /// [`StartError`] names the rule that can't be applied.

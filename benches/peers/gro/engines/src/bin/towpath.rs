@@ -2,10 +2,11 @@
 //!
 //!     towpath chain|copy trusted|verified hot|cold FLOWS PAYLOAD BURST POOL HOLD PACKETS
 //!
-//! `chain` merges packets of towpath-packet as the datapath does, the counterpart of DPDK's mbufs. `copy` merges byte
-//! buffers of IP packets, as a VPN with a TUN does, and as tun-rs. `cold` has headers and payloads come from beyond the
-//! caches that do not hold the frames of POOL bursts, as if a device had left them there: whole frames are written that
-//! long before they are pushed (2048 bursts of 64 for memory). Only metadata is hot, as if a driver had just written it.
+//! `chain` merges packets of towpath-packet as the datapath does, the counterpart of DPDK's mbufs.
+//! `copy` merges byte buffers of IP packets, as a VPN with a TUN does, and as tun-rs. `cold` has
+//! headers and payloads come from beyond the caches that do not hold the frames of POOL bursts, as
+//! if a device had left them there: whole frames are written that long before they are pushed (2048
+//! bursts of 64 for memory). Only metadata is hot, as if a driver had just written it.
 
 use gro_engines::measure::{Arguments, Engine, run};
 use gro_engines::mix::{ETHERNET, HEADER, Header};
@@ -20,7 +21,8 @@ struct Chains {
     ready: VecDeque<Packet>,
     burst: Vec<GroPacket>,
     out: Vec<Packet>,
-    /// Recent output: freed so late that, as with the other engines, the buffers of `pool` bursts take turns.
+    /// Recent output: freed so late that, as with the other engines, the buffers of `pool` bursts
+    /// take turns.
     away: VecDeque<Vec<Packet>>,
     len: usize,
     csum: Checksum,

@@ -1,4 +1,5 @@
-//! The cost of GRO in tun-rs: it verifies checksums and copies into the buffer of an aggregate's first packet.
+//! The cost of GRO in tun-rs: it verifies checksums and copies into the buffer of an aggregate's
+//! first packet.
 //!
 //!     tun-rs hot|cold FLOWS PAYLOAD BURST POOL HOLD PACKETS
 //!
