@@ -63,13 +63,24 @@ impl<D: Dma> TxRing<D> {
         }
     }
 
-    /// Frees the packets of unmapped chains: they were sent, or are dropped for `reason`.
+    /// Frees the packets of unmapped chains: they were sent, or are dropped for `reason`. Returns
+    /// how many.
     #[inline]
     fn free(&mut self, reason: Option<DropReason>) -> usize {
-        if self.mapper.sync_iotlb().is_err() {
-            return self.leak_all(reason);
+        let frames = self.unmapped.len();
+        let bytes = if self.mapper.sync_iotlb().is_ok() { self.free_all() } else { self.leak_all() };
+        let bytes = bytes - std::mem::take(&mut self.in_front);
+        match reason {
+            None => self.counters.moved(frames as u64, bytes),
+            Some(reason) => self.counters.dropped(reason, frames as u64),
         }
-        let (frames, mut bytes) = (self.unmapped.len(), 0);
+        frames
+    }
+
+    /// Frees them; returns their bytes, headers in front included.
+    #[inline]
+    fn free_all(&mut self) -> u64 {
+        let mut bytes = 0;
         let mut freed: Batch = Batch::new();
         for frame in self.unmapped.drain(..) {
             let packet = frame.complete();
@@ -80,12 +91,7 @@ impl<D: Dma> TxRing<D> {
             }
         }
         self.cache.free_bulk(&mut freed);
-        let bytes = bytes - std::mem::take(&mut self.in_front);
-        match reason {
-            None => self.counters.moved(frames as u64, bytes),
-            Some(reason) => self.counters.dropped(reason, frames as u64),
-        }
-        frames
+        bytes
     }
 
     /// No packet was sent for a while: flushes what was unmapped, and unmaps external memory that
@@ -110,17 +116,10 @@ impl<D: Dma> TxRing<D> {
         self.free(Some(reason));
     }
 
+    /// The same if the device may read them for ever.
     #[cold]
-    fn leak_all(&mut self, reason: Option<DropReason>) -> usize {
-        let frames = std::mem::take(&mut self.unmapped);
-        let n = frames.len();
-        let bytes = frames.into_iter().map(|frame| self.leak(frame)).sum::<u64>();
-        let bytes = bytes - std::mem::take(&mut self.in_front);
-        match reason {
-            None => self.counters.moved(n as u64, bytes),
-            Some(reason) => self.counters.dropped(reason, n as u64),
-        }
-        n
+    fn leak_all(&mut self) -> u64 {
+        std::mem::take(&mut self.unmapped).into_iter().map(|frame| self.leak(frame)).sum()
     }
 
     /// A packet that the device may read for ever; returns its bytes, the header included.

@@ -1,7 +1,7 @@
-//! Packets become chains. A packet of one piece without offloads, with room in front for its
-//! header, takes the short way ([`TxRing::submit`]): one descriptor. Every other packet takes the
-//! long way: its header is made, it is copied if the device can't reach it, its pieces are mapped,
-//! and the chain is added.
+//! Packets become chains. Packets of one piece without offloads, with room in front for a header,
+//! take the short way ([`TxRing::submit_plain`]): one descriptor each, in runs. Every other packet
+//! takes the long way: its header is made, it is copied if the device can't reach it, its pieces
+//! are mapped, and the chain is added.
 
 use super::super::config::ETHERNET;
 use super::super::control::Fault;
@@ -84,13 +84,6 @@ impl<D: Dma> TxRing<D> {
     fn submit_plain<const LEN: usize>(&mut self, front: &mut Front<'_, 64>) -> usize {
         let TxRing { driver, mapper, slots, max_frame, .. } = self;
         driver.add_singles(false, &mut Plain::<D, LEN> { front, mapper, slots, max_frame: *max_frame })
-    }
-
-    #[inline]
-    fn set_slot(&mut self, id: u16, slot: TxSlot) {
-        if let Some(place) = self.slots.get_mut(usize::from(id)) {
-            *place = slot;
-        }
     }
 
     /// Any packet: with offloads, of several pieces, without room in front, out of reach.
@@ -183,7 +176,11 @@ impl<D: Dma> TxRing<D> {
             })
         });
         match added {
-            Ok(id) => self.set_slot(id, slot),
+            Ok(id) => {
+                if let Some(place) = self.slots.get_mut(usize::from(id)) {
+                    *place = slot;
+                }
+            }
             Err(_) => {
                 self.undo(slot);
                 if place.is_none() {
