@@ -12,6 +12,10 @@
 //! instead. A segment is overtaken if it left before, and arrived after, another segment of its
 //! direction. A retransmission is another segment, distinguished by its timestamp. A lost segment
 //! overtakes nothing.
+//!
+//! Resets are not observed: the kernel answers with them for connections that are gone, under no
+//! lock, so two cores may pass the witness in one order and the interface in the other
+//! (`tcp_v4_send_reset` in `net/ipv4/tcp_ipv4.c`).
 
 use super::Namespace;
 use std::collections::HashMap;
@@ -25,6 +29,9 @@ use std::thread::JoinHandle;
 const VNET: usize = 10;
 /// Captured bytes of each packet: enough for IPv6 and the longest TCP header.
 const CAPTURED: usize = 14 + 40 + 60;
+
+/// The flag of a reset ([RFC 9293, 3.1](https://www.rfc-editor.org/rfc/rfc9293#section-3.1)).
+const RST: u8 = 4;
 
 /// Addresses and ports of one direction of a connection.
 type Flow = (u128, u128, [u8; 4]);
@@ -45,6 +52,14 @@ pub(crate) struct Seen {
     unseen: u64,
 }
 
+/// A segment that another one overtook, by their places among those of their direction that left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Overtaken {
+    flow: Flow,
+    segment: (usize, SegmentId),
+    by: (usize, SegmentId),
+}
+
 /// The comparison of both witnesses.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Comparison {
@@ -54,6 +69,8 @@ pub(crate) struct Comparison {
     pub(crate) lost: u64,
     /// Segments that arrived after one that had left later.
     pub(crate) overtaken: u64,
+    /// The first of them.
+    pub(crate) first_overtaken: Option<Overtaken>,
     /// Packets that a witness missed: none of the above counts them.
     pub(crate) unseen: u64,
 }
@@ -73,7 +90,12 @@ pub(crate) fn compare(one: &Seen, two: &Seen) -> Comparison {
                 // Of identical segments the first that is left.
                 let Some(index) = indices.get_mut(id).and_then(Vec::pop) else { continue };
                 arrived += 1;
-                result.overtaken += u64::from(last > Some(index));
+                if let Some(by) = last.filter(|last| *last > index) {
+                    result.overtaken += 1;
+                    let place = |index| (index, left[index]);
+                    let overtaken = Overtaken { flow: *flow, segment: place(index), by: place(by) };
+                    result.first_overtaken.get_or_insert(overtaken);
+                }
                 last = last.max(Some(index));
             }
             result.arrived += arrived;
@@ -126,7 +148,7 @@ impl Drop for Witness {
 }
 
 impl Seen {
-    /// Records a packet; `None` if it is not TCP.
+    /// Records a packet; `None` if it is not observed.
     fn packet(&mut self, bytes: &[u8], outgoing: bool) -> Option<()> {
         let (vnet, frame) = bytes.split_at_checked(VNET)?;
         let be = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
@@ -143,6 +165,9 @@ impl Seen {
         };
         let word = |at: usize| Some(u32::from_be_bytes(frame.get(tcp + at..tcp + at + 4)?.try_into().ok()?));
         let header = usize::from(*frame.get(tcp + 12)? >> 4) * 4;
+        if frame.get(tcp + 13)? & RST != 0 {
+            return None;
+        }
         let timestamp = timestamp(frame.get(tcp + 20..tcp + header)?).unwrap_or_default();
         let payload = len.checked_sub(header)?;
         let segment = match usize::from(u16::from_le_bytes([vnet[4], vnet[5]])) {

@@ -27,7 +27,7 @@
 //! * **Order.** The kernel has queues behind each socket: the driver's, and for a veth a backlog of
 //!   each core. So a flow that changes its lane could be reordered there. It changes only after the
 //!   kernel freed all packets of the old lane
-//!   ([`TxBarrier::passed`](towpath_packet::port::TxBarrier::passed)), or after 100 ms, because
+//!   ([`TxBarrier::passed`](towpath_packet::port::TxBarrier::passed)), or after a second, because
 //!   some drivers free packets late.
 //! * **Link.** Packets for an interface that is down are dropped as [`DropReason::LinkDown`]; the
 //!   queues work again when it is up. A deleted interface is [`State::Gone`].
