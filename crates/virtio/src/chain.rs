@@ -54,8 +54,8 @@ impl Token {
     /// A chain of `slots` descriptors of the ring (split: of one entry of the available ring), at
     /// an available index, or a position of a packed ring.
     #[inline]
-    pub(crate) fn new(id: u16, slots: u16, at: u16) -> Token {
-        Token(u64::from(id) | u64::from(slots) << 16 | u64::from(at) << 32)
+    pub(crate) fn new(id: u16, slots: u16, at: u16, writable: bool) -> Token {
+        Token(u64::from(id) | u64::from(slots) << 16 | u64::from(at) << 32 | u64::from(writable) << 48)
     }
 
     /// The driver's name of the chain: split, its first descriptor; packed, its buffer id. Any
@@ -77,6 +77,12 @@ impl Token {
         (self.0 >> 32) as u16
     }
 
+    /// Whether the chain has writable buffers.
+    #[inline]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.0 & 1 << 48 != 0
+    }
+
     /// A number below the queue's size that no other chain outstanding from it has, if chains are
     /// used in order. Else, one that stays out is passed by others that go around the ring.
     #[inline]
@@ -90,18 +96,16 @@ impl Token {
         })
     }
 
-    /// The token as 48 bits, for the token of an external buffer. [`from_raw`](Token::from_raw)
-    /// makes it a token again.
+    /// The token as a number. [`from_raw`](Token::from_raw) makes it a token again.
     #[inline]
     pub fn into_raw(self) -> u64 {
         self.0
     }
 
-    /// The token that [`into_raw`](Token::into_raw) took apart; bits above 48 are not looked at.
-    /// Made of anything else, or twice, it spoils the queue for its driver, and nothing besides.
+    /// The token that [`into_raw`](Token::into_raw) took apart. Made of anything else, or twice, it spoils the queue for its driver, and nothing besides.
     #[inline]
     pub fn from_raw(raw: u64) -> Token {
-        Token(raw & 0xffff_ffff_ffff)
+        Token(raw)
     }
 }
 

@@ -10,89 +10,91 @@
 //! A used entry has the length of the last chain of its batch. By the specification a driver takes
 //! all others for completely written, but there are drivers that look for an entry of each receive
 //! buffer (DPDK's). So a batch goes on only behind chains without writable buffers.
+//!
+//! Most chains are completed in their turn: they join the batch at once, and no other memory is
+//! touched. Only a chain that has to wait for an older one is stored.
 
 use crate::chain::Token;
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Taken {
-    id: u16,
-    slots: u16,
-    /// Whether there are writable buffers.
-    writable: bool,
-    /// Bytes written, if the chain is complete.
-    done: Option<u32>,
-}
 
 /// One used entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct UsedBatch {
+    /// Of the last chain.
     pub(crate) id: u16,
     pub(crate) len: u32,
     /// Chains that it stands for, and their descriptors.
     pub(crate) chains: u16,
     pub(crate) slots: u16,
-    /// Whether the last chain has writable buffers.
-    pub(crate) writable: bool,
 }
 
-/// The chains that are outstanding, by position.
+impl UsedBatch {
+    const EMPTY: UsedBatch = UsedBatch { id: 0, len: 0, chains: 0, slots: 0 };
+
+    /// The entry of one chain.
+    #[inline]
+    pub(crate) fn one(token: &Token, len: u32) -> UsedBatch {
+        UsedBatch { id: token.id(), len, chains: 1, slots: token.slots() }
+    }
+}
+
+/// The chains of a device that are complete and not in a used entry.
 #[derive(Debug)]
 pub(crate) struct InOrder {
-    chains: Box<[Taken]>,
+    /// By position: chains whose turn has not come, each with its bytes.
+    waiting: Box<[Option<(Token, u32)>]>,
+    /// The position of the oldest chain that is not complete.
     oldest: usize,
+    /// The chains before it.
+    batch: UsedBatch,
 }
 
 impl InOrder {
     pub(crate) fn new(size: u16, oldest: u16) -> InOrder {
-        InOrder { chains: vec![Taken::default(); size.into()].into(), oldest: oldest.into() }
+        let waiting = (0..size).map(|_| None).collect();
+        InOrder { waiting, oldest: oldest.into(), batch: UsedBatch::EMPTY }
     }
 
+    /// A chain is complete. Returns a used entry that is to be written now.
     #[inline]
-    pub(crate) fn take(&mut self, token: &Token, writable: bool) {
-        let at = token.slot(self.chains.len() as u16);
-        self.chains[at] = Taken { id: token.id(), slots: token.slots(), writable, done: None };
-    }
-
-    #[inline]
-    pub(crate) fn complete(&mut self, token: &Token, len: u32) {
-        let at = token.slot(self.chains.len() as u16);
-        self.chains[at].done = Some(len);
-    }
-
-    /// The chain in a slot, with its length, if it is complete; once.
-    pub(crate) fn completed(&mut self, slot: u16) -> Option<UsedBatch> {
-        let chain = self.chains.get_mut(usize::from(slot))?;
-        let len = chain.done.take()?;
-        let Taken { id, slots, writable, .. } = *chain;
-        Some(UsedBatch { id, len, chains: 1, slots, writable })
-    }
-
-    /// The id of the chain in a slot, and its descriptors.
-    pub(crate) fn chain(&self, slot: u16) -> (u16, u16) {
-        self.chains.get(usize::from(slot)).map_or((0, 0), |chain| (chain.id, chain.slots))
-    }
-
-    /// The next used entry: as many of the oldest chains as one can stand for. `outstanding` are
-    /// the descriptors (split: chains) of those that were taken.
-    #[inline]
-    pub(crate) fn next(&mut self, outstanding: u16) -> Option<UsedBatch> {
-        let mut batch: Option<UsedBatch> = None;
-        let mut left = outstanding;
-        while left > 0 {
-            let chain = &mut self.chains[self.oldest];
-            let Some(len) = chain.done.take() else { break };
-            left = left.saturating_sub(chain.slots);
-            self.oldest += usize::from(chain.slots);
-            let (chains, slots) = batch.map_or((0, 0), |batch| (batch.chains, batch.slots));
-            let (id, writable) = (chain.id, chain.writable);
-            batch = Some(UsedBatch { id, len, chains: chains + 1, slots: slots + chain.slots, writable });
-            if self.oldest >= self.chains.len() {
-                self.oldest -= self.chains.len();
+    pub(crate) fn complete(&mut self, token: Token, len: u32) -> Option<UsedBatch> {
+        let at = token.slot(self.waiting.len() as u16);
+        if at != self.oldest {
+            if let Some(place) = self.waiting.get_mut(at) {
+                *place = Some((token, len));
             }
-            if writable {
-                break;
+            return None;
+        }
+        self.join(&token, len)
+    }
+
+    /// The next used entry, of chains whose turn has come, for a publication.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<UsedBatch> {
+        while let Some((token, len)) = self.waiting.get_mut(self.oldest).and_then(Option::take) {
+            if let Some(batch) = self.join(&token, len) {
+                return Some(batch);
             }
         }
-        batch
+        self.take_batch()
+    }
+
+    /// Adds the oldest chain to the batch; returns the batch if it ends.
+    #[inline]
+    fn join(&mut self, token: &Token, len: u32) -> Option<UsedBatch> {
+        self.oldest += usize::from(token.slots());
+        if self.oldest >= self.waiting.len() {
+            // A token that was made of something else may stand for any number of descriptors.
+            self.oldest %= self.waiting.len();
+        }
+        let UsedBatch { chains, slots, .. } = self.batch;
+        let one = UsedBatch::one(token, len);
+        self.batch = UsedBatch { chains: chains.wrapping_add(1), slots: slots.wrapping_add(one.slots), ..one };
+        if token.is_writable() { self.take_batch() } else { None }
+    }
+
+    #[inline]
+    fn take_batch(&mut self) -> Option<UsedBatch> {
+        let batch = std::mem::replace(&mut self.batch, UsedBatch::EMPTY);
+        (batch.chains > 0).then_some(batch)
     }
 }

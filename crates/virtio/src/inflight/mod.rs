@@ -35,7 +35,7 @@ pub(crate) mod split;
 use crate::area::{Area, RingWords};
 use crate::chain::Token;
 use crate::error::QueueError;
-use crate::in_order::{InOrder, UsedBatch};
+use crate::in_order::UsedBatch;
 use crate::layout::Format;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -101,14 +101,14 @@ pub(crate) trait Record {
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     key: u16,
+    id: u16,
     /// Descriptors of the ring.
     slots: u16,
     /// A device before this one has marked it.
     again: bool,
 }
 
-/// The chains of a device that has a record. Their tokens have their keys in place of positions,
-/// and the device's [`InOrder`] is a table of them by key.
+/// The chains of a device that has a record. Their tokens have their keys in place of positions.
 #[derive(Debug)]
 pub(crate) struct Recorded<R> {
     pub(crate) record: R,
@@ -117,6 +117,8 @@ pub(crate) struct Recorded<R> {
     taken: Vec<Taken>,
     /// The keys of those that are outstanding, oldest first.
     outstanding: VecDeque<u16>,
+    /// By key: the chains that are complete and not used.
+    completed: Box<[Option<UsedBatch>]>,
     /// The keys of those that are to be taken again, oldest first.
     again: VecDeque<u16>,
 }
@@ -125,13 +127,15 @@ impl<R: Record> Recorded<R> {
     /// The chains of a queue of `size`, of which some are to be taken `again`.
     pub(crate) fn new(record: R, size: u16, in_order: bool, again: VecDeque<u16>) -> Recorded<R> {
         let (taken, outstanding) = (Vec::with_capacity(size.into()), VecDeque::with_capacity(size.into()));
-        Recorded { record, in_order, taken, outstanding, again }
+        let completed = (0..size).map(|_| None).collect();
+        Recorded { record, in_order, taken, outstanding, completed, again }
     }
 
     fn note(&mut self, key: u16, token: &Token, again: bool) -> Token {
-        self.taken.push(Taken { key, slots: token.slots(), again });
+        let (id, slots) = (token.id(), token.slots());
+        self.taken.push(Taken { key, id, slots, again });
         self.outstanding.push_back(key);
-        Token::new(token.id(), token.slots(), key)
+        Token::new(id, slots, key, token.is_writable())
     }
 
     /// A chain was taken, for the first time.
@@ -173,19 +177,30 @@ impl<R: Record> Recorded<R> {
         self.taken.iter().filter(|taken| !taken.again).map(|taken| taken.slots).sum()
     }
 
-    /// Calls `mark` for the key of each chain that was taken since the last time, and that no
-    /// device marked.
-    pub(crate) fn mark_taken(&mut self, mut mark: impl FnMut(&mut R, u16)) {
+    /// Calls `mark` for each chain that was taken since the last time, and that no device marked,
+    /// with its key, its id and its descriptors.
+    pub(crate) fn mark_taken(&mut self, mut mark: impl FnMut(&mut R, u16, u16, u16)) {
         let Recorded { record, taken, .. } = self;
-        taken.drain(..).filter(|taken| !taken.again).for_each(|taken| mark(record, taken.key));
+        taken
+            .drain(..)
+            .filter(|taken| !taken.again)
+            .for_each(|Taken { key, id, slots, .. }| mark(record, key, id, slots));
+    }
+
+    /// A chain is complete.
+    pub(crate) fn complete(&mut self, token: &Token, len: u32) {
+        if let Some(place) = self.completed.get_mut(usize::from(token.at())) {
+            *place = Some(UsedBatch::one(token, len));
+        }
     }
 
     /// Calls `each` for the chains that are complete, and used by that.
-    pub(crate) fn use_completed(&mut self, table: &mut InOrder, mut each: impl FnMut(&mut R, u16, UsedBatch)) {
-        let Recorded { record, outstanding, in_order, .. } = self;
+    pub(crate) fn use_completed(&mut self, mut each: impl FnMut(&mut R, u16, UsedBatch)) {
+        let Recorded { record, outstanding, completed, in_order, .. } = self;
         let mut stays = false;
         outstanding.retain(|&key| {
-            let used = if stays && *in_order { None } else { table.completed(key) };
+            let used =
+                if stays && *in_order { None } else { completed.get_mut(usize::from(key)).and_then(Option::take) };
             stays |= used.is_none();
             used.map(|used| each(record, key, used)).is_none()
         });

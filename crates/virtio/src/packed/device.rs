@@ -6,7 +6,7 @@ use crate::base::Base;
 use crate::chain::{Chain, Single, Token};
 use crate::error::{QueueError, RingError};
 use crate::event::{AT_DESC, DISABLE, ENABLE, packed_wants, word};
-use crate::in_order::InOrder;
+use crate::in_order::{InOrder, UsedBatch};
 use crate::inflight::packed::PackedRecord;
 use crate::inflight::{InFlightRecord, Recorded};
 use crate::layout::{Desc, Features, INDIRECT, NEXT, USED, WRITE, packed_word};
@@ -104,8 +104,7 @@ impl<W: RingWords> Device<W> {
         }
         let chains = Recorded::new(record, size, features.in_order, again);
         let new = Device::new(areas, size, features, base)?;
-        let (order, recorded) = (Some(InOrder::new(size, 0)), Some(Box::new(chains)));
-        Ok(Device { order, recorded, detour: true, ..new })
+        Ok(Device { order: None, recorded: Some(Box::new(chains)), detour: true, ..new })
     }
 
     /// Makes descriptors available again that a device before this one wrote as used, behind one
@@ -151,10 +150,7 @@ impl<W: RingWords> Device<W> {
         let head = Desc::from_packed([self.areas.desc.load64(first, Relaxed), word]);
         match self.follow(head, memory, chain) {
             Ok((id, slots)) => {
-                let token = Token::new(id, slots, self.next_avail.index);
-                if let Some(order) = &mut self.order {
-                    order.take(&token, chain.writable_len() > 0);
-                }
+                let token = Token::new(id, slots, self.next_avail.index, chain.writable_len() > 0);
                 self.next_avail = self.next_avail.ahead(slots, self.size);
                 self.taken += slots;
                 Ok(Some(token))
@@ -180,17 +176,10 @@ impl<W: RingWords> Device<W> {
         if let Some(error) = self.broken {
             return Err(error);
         }
-        // It is a table by key here.
-        let table = self.order.take();
         let is_again = self.to_take_again() > 0;
         let taken = if is_again { self.take_again(memory, chain) } else { self.take_available(memory, chain) };
-        self.order = table;
-        let (Some(token), Some(chains), Some(table)) = (taken?, &mut self.recorded, &mut self.order) else {
-            return Ok(None);
-        };
-        let token = if is_again { chains.take_again(&token) } else { chains.take(&token) };
-        table.take(&token, chain.writable_len() > 0);
-        Ok(Some(token))
+        let (Some(token), Some(chains)) = (taken?, &mut self.recorded) else { return Ok(None) };
+        Ok(Some(if is_again { chains.take_again(&token) } else { chains.take(&token) }))
     }
 
     /// Takes the next one of them, by the copies of its descriptors. It stands for those at the
@@ -219,7 +208,7 @@ impl<W: RingWords> Device<W> {
         }
         self.next_avail = self.next_avail.ahead(slots, self.size);
         self.taken += slots;
-        Ok(Some(Token::new(id, slots, 0)))
+        Ok(Some(Token::new(id, slots, 0, chain.writable_len() > 0)))
     }
 
     /// Takes chains of one buffer, up to the first one of another shape.
@@ -243,11 +232,7 @@ impl<W: RingWords> Device<W> {
                 break;
             }
             let Some(piece) = walk::single(&buffer, memory) else { break };
-            let token = Token::new(buffer.link, 1, at.index);
-            if let Some(order) = &mut self.order {
-                order.take(&token, writable);
-            }
-            *to = Single::new(token, piece);
+            *to = Single::new(Token::new(buffer.link, 1, at.index, writable), piece);
             self.next_avail = at.ahead(1, self.size);
             self.taken += 1;
             taken += 1;
@@ -331,18 +316,24 @@ impl<W: RingWords> Device<W> {
     /// [`publish`](Device::publish).
     #[inline]
     pub fn complete(&mut self, token: Token, len: u32) {
-        match &mut self.order {
-            Some(order) => order.complete(&token, len),
-            None => self.write(token.id(), len, token.slots(), len > 0),
+        if let Some(order) = &mut self.order {
+            if let Some(used) = order.complete(token, len) {
+                self.write(used);
+            }
+        } else if let Some(chains) = &mut self.recorded {
+            chains.complete(&token, len);
+        } else {
+            self.write(UsedBatch::one(&token, len));
         }
     }
 
     /// Writes a used descriptor, but the flags of the first one of a burst.
     #[inline]
-    fn write(&mut self, id: u16, len: u32, slots: u16, written: bool) {
+    fn write(&mut self, used: UsedBatch) {
+        let UsedBatch { id, len, slots, .. } = used;
         let at = self.next_used;
         let [_, second] = desc(at.index);
-        let word = packed_word(len, id, at.used() | if written { WRITE } else { 0 });
+        let word = packed_word(len, id, at.used() | if len > 0 { WRITE } else { 0 });
         if self.held.is_none() {
             self.held = Some((second, word));
         } else {
@@ -363,8 +354,8 @@ impl<W: RingWords> Device<W> {
         if self.recorded.is_some() {
             return self.publish_recorded();
         }
-        while let Some(batch) = self.order.as_mut().and_then(|order| order.next(self.taken)) {
-            self.write(batch.id, batch.len, batch.slots, batch.writable && batch.len > 0);
+        while let Some(used) = self.order.as_mut().and_then(InOrder::next) {
+            self.write(used);
         }
         self.show()
     }
@@ -373,24 +364,24 @@ impl<W: RingWords> Device<W> {
     #[cold]
     #[inline(never)]
     fn publish_recorded(&mut self) -> bool {
-        let (Some(mut chains), Some(mut table)) = (self.recorded.take(), self.order.take()) else { return false };
+        let Some(mut chains) = self.recorded.take() else { return false };
         // No used descriptor has been written over those that were taken.
         let mut at = self.next_avail.back(chains.new_slots(), self.size);
-        chains.mark_taken(|record, key| {
-            let (begin, (id, slots)) = (at, table.chain(key));
+        chains.mark_taken(|record, key, id, slots| {
+            let begin = at;
             at = at.ahead(slots, self.size);
             let places = (0..slots).map(|n| begin.ahead(n, self.size).index);
             let read = |index| desc(index).map(|word| self.areas.desc.load64(word, Relaxed));
             record.mark(key, id, places.map(|index| Desc::from_packed(read(index))));
         });
-        chains.use_completed(&mut table, |record, key, used| {
+        chains.use_completed(|record, key, used| {
             record.link(key);
-            self.write(used.id, used.len, used.slots, used.writable && used.len > 0);
+            self.write(used);
         });
         chains.record.advance((self.next_used.index, self.next_used.wrap));
         let call = self.show();
         chains.record.commit();
-        (self.recorded, self.order) = (Some(chains), Some(table));
+        self.recorded = Some(chains);
         call
     }
 

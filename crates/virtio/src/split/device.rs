@@ -6,7 +6,7 @@ use crate::base::Base;
 use crate::chain::{Chain, Single, Token};
 use crate::error::{QueueError, RingError};
 use crate::event::{NO_NOTIFICATION, passed};
-use crate::in_order::InOrder;
+use crate::in_order::{InOrder, UsedBatch};
 use crate::inflight::split::SplitRecord;
 use crate::inflight::{InFlightRecord, Recorded};
 use crate::layout::{Desc, Features, WRITE};
@@ -84,8 +84,7 @@ impl<W: RingWords> Device<W> {
         let base = if again.is_some() { Base { avail: base.used, ..base } } else { base };
         let chains = Recorded::new(record, size, features.in_order, again.unwrap_or_default());
         let new = Device::new(areas, size, features, base)?;
-        let (order, recorded) = (Some(InOrder::new(size, 0)), Some(Box::new(chains)));
-        Ok(Device { order, recorded, detour: true, ..new })
+        Ok(Device { order: None, recorded: Some(Box::new(chains)), detour: true, ..new })
     }
 
     /// The used index as it stands in memory: where a device goes on whose front end names only
@@ -127,10 +126,7 @@ impl<W: RingWords> Device<W> {
             Ok(()) => {}
             Err(error) => return Err(self.broken(error)),
         }
-        let token = Token::new(head, 1, self.next_avail);
-        if let Some(order) = &mut self.order {
-            order.take(&token, chain.writable_len() > 0);
-        }
+        let token = Token::new(head, 1, self.next_avail, chain.writable_len() > 0);
         self.next_avail = self.next_avail.wrapping_add(1);
         Ok(Some(token))
     }
@@ -147,17 +143,10 @@ impl<W: RingWords> Device<W> {
         if let Some(error) = self.broken {
             return Err(error);
         }
-        // It is a table by key here.
-        let table = self.order.take();
         let is_again = self.to_take_again() > 0;
         let taken = if is_again { self.take_again(memory, chain) } else { self.take_available(memory, chain) };
-        self.order = table;
-        let (Some(token), Some(chains), Some(table)) = (taken?, &mut self.recorded, &mut self.order) else {
-            return Ok(None);
-        };
-        let token = if is_again { chains.take_again(&token) } else { chains.take(&token) };
-        table.take(&token, chain.writable_len() > 0);
-        Ok(Some(token))
+        let (Some(token), Some(chains)) = (taken?, &mut self.recorded) else { return Ok(None) };
+        Ok(Some(if is_again { chains.take_again(&token) } else { chains.take(&token) }))
     }
 
     /// Chains that a device before this one had in flight, and that are to be taken again.
@@ -179,7 +168,7 @@ impl<W: RingWords> Device<W> {
         }
         self.next_avail = self.next_avail.wrapping_add(1);
         self.avail_seen = self.next_avail;
-        Ok(Some(Token::new(head, 1, 0)))
+        Ok(Some(Token::new(head, 1, 0, chain.writable_len() > 0)))
     }
 
     /// Takes chains of one buffer, up to the first one of another shape.
@@ -203,11 +192,7 @@ impl<W: RingWords> Device<W> {
                 break;
             }
             let Some(piece) = walk::single(&buffer, memory) else { break };
-            let token = Token::new(head, 1, self.next_avail);
-            if let Some(order) = &mut self.order {
-                order.take(&token, writable);
-            }
-            *to = Single::new(token, piece);
+            *to = Single::new(Token::new(head, 1, self.next_avail, writable), piece);
             self.next_avail = self.next_avail.wrapping_add(1);
             taken += 1;
         }
@@ -257,18 +242,23 @@ impl<W: RingWords> Device<W> {
     /// [`publish`](Device::publish).
     #[inline]
     pub fn complete(&mut self, token: Token, len: u32) {
-        match &mut self.order {
-            Some(order) => order.complete(&token, len),
-            None => self.write(token.id(), len, 1),
+        if let Some(order) = &mut self.order {
+            if let Some(used) = order.complete(token, len) {
+                self.write(used);
+            }
+        } else if let Some(chains) = &mut self.recorded {
+            chains.complete(&token, len);
+        } else {
+            self.write(UsedBatch::one(&token, len));
         }
     }
 
     #[inline]
-    fn write(&mut self, head: u16, len: u32, chains: u16) {
+    fn write(&mut self, used: UsedBatch) {
         let [id_word, len_word] = used_entry(self.next_used & (self.size - 1));
-        self.areas.device.store32(id_word, head.into(), Relaxed);
-        self.areas.device.store32(len_word, len, Relaxed);
-        self.next_used = self.next_used.wrapping_add(chains);
+        self.areas.device.store32(id_word, used.id.into(), Relaxed);
+        self.areas.device.store32(len_word, used.len, Relaxed);
+        self.next_used = self.next_used.wrapping_add(used.chains);
     }
 
     /// Makes the completed chains known, by one store of the index. Returns whether the driver
@@ -279,10 +269,8 @@ impl<W: RingWords> Device<W> {
         if self.recorded.is_some() {
             return self.publish_recorded();
         }
-        while let Some(batch) =
-            self.order.as_mut().and_then(|order| order.next(self.next_avail.wrapping_sub(self.next_used)))
-        {
-            self.write(batch.id, batch.len, batch.chains);
+        while let Some(used) = self.order.as_mut().and_then(InOrder::next) {
+            self.write(used);
         }
         self.show()
     }
@@ -291,15 +279,15 @@ impl<W: RingWords> Device<W> {
     #[cold]
     #[inline(never)]
     fn publish_recorded(&mut self) -> bool {
-        let (Some(mut chains), Some(mut table)) = (self.recorded.take(), self.order.take()) else { return false };
-        chains.mark_taken(SplitRecord::mark);
-        chains.use_completed(&mut table, |record, key, used| {
+        let Some(mut chains) = self.recorded.take() else { return false };
+        chains.mark_taken(|record, key, _, _| record.mark(key));
+        chains.use_completed(|record, key, used| {
             record.link(key);
-            self.write(used.id, used.len, 1);
+            self.write(used);
         });
         let call = self.show();
         chains.record.commit(self.published);
-        (self.recorded, self.order) = (Some(chains), Some(table));
+        self.recorded = Some(chains);
         call
     }
 
