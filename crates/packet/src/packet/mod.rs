@@ -16,6 +16,12 @@
 //! ```text
 //!   Packet ──► bytes (perhaps untrusted)   no linear part, no room, no further fragment
 //! ```
+//!
+//! | file | |
+//! |---|---|
+//! | `mod` | [`Packet`]: its linear part, headroom and tailroom |
+//! | `chain` | fragments: linked, unlinked, walked; linearization |
+//! | `metadata` | offloads, VLAN tag, flow hash, time of arrival, ingress, lane |
 
 use crate::buf::Buf;
 use crate::meta::{Meta, Room, flag};
@@ -24,7 +30,7 @@ use std::ptr::NonNull;
 use towpath_sys::uio::{IoVec, Pieces};
 
 mod chain;
-mod work;
+mod metadata;
 
 pub use chain::Chunks;
 

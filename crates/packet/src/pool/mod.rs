@@ -19,6 +19,13 @@
 //! Dropping a [`Packet`](crate::Packet) on any thread, with or without a cache, pushes it on the
 //! lock-free list `returned`, from which caches refill when the depot is empty.
 //!
+//! | file | |
+//! |---|---|
+//! | `mod` | [`Pool`], [`PoolConfig`] |
+//! | `cache`, `depot` | [`Cache`]: two magazines; the stacks of magazines |
+//! | `return_list` | `returned`, and chunks freed together |
+//! | `shared` | what a pool's handles share; its end |
+//!
 //! **Life.** The memory outlives its last buffer: when the last [`Pool`] and [`Cache`] handle is
 //! dropped while packets are still in use, the pool becomes an orphan that counts them, and the
 //! last of them frees it. Ordinary allocation and freeing pay nothing for that.

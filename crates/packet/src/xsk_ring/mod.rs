@@ -14,8 +14,8 @@
 //! end of any of them. Each keeps a copy of the other side's counter and loads the shared word, a
 //! cache line that the other core writes, only if the copy shows too few entries.
 //!
-//! The place of counters and entries is behind [`RingMemory`]; [`Mapped`] is a ring in a
-//! region of [untrusted memory](crate::UntrustedMem).
+//! The place of counters and entries is behind [`RingMemory`]; [`Mapped`] is a ring in a region of
+//! [untrusted memory](crate::UntrustedMem) (`mapped.rs`). The flag need_wakeup is in `wakeup.rs`.
 //!
 //! **Trust.** A side's own counter is never read back from shared memory. The other side's counter
 //! is limited by the size of the ring: [`peek`](Consumer::peek) and [`reserve`](Producer::reserve)
