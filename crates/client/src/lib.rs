@@ -37,6 +37,7 @@
 //! | `frame` | [`Frame`]: a chunk that the program owns, its bytes and its header |
 //! | `request` | [`Segmentation`]: what a sent super-packet asks for |
 //! | `handshake` | [`Session`]: the handshake alone, for a program that has its own rings |
+//! | `connection` | [`Connection`]: the UNIX socket of a session, closed in order |
 //! | `error` | [`Error`] |
 //! | [`protocol`] | messages, layouts and rules of the protocol |
 //!

@@ -12,6 +12,7 @@
 //! | `egress` | the sending half of both: software offload, layout, refusals |
 //! | [`lane`] | threads that process the packets of their flows, from every receiving worker |
 //! | [`rules`] | verdicts by textual rules or by a closure |
+//! | [`filter`] | expressions of pcap-filter(7), compiled, and verdicts by them |
 //! | [`gro_stage`] | GRO: consecutive packets of a flow are merged |
 //! | [`software_offload`] | segmentation, checksums and VLAN tags in software |
 //! | [`linearize`] | contiguous bytes, headroom and tailroom for an egress that requires them |
@@ -19,7 +20,7 @@
 //! | [`idle`] | spin, yield, then sleep on the descriptors of the queues |
 //! | `core_sharing` | a busy worker offers its core to the receivers of what it delivers |
 //! | [`samples`] | sampled times and the largest flows of routes and hubs, and their links |
-//! | [`tee`] | copies of packets for one that watches |
+//! | [`tee`] | copies of packets for a capture, taken without a wait |
 //! | [`report`] | counters of all parts, and the balance |
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

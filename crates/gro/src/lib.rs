@@ -42,6 +42,21 @@
 //! begins its next aggregate with the predicted packet. Bursts in which nothing would merge need
 //! not be moved at all ([`Gro::pass_strangers`]).
 //!
+//! # Files
+//!
+//! | file | |
+//! |---|---|
+//! | `config`, `offload`, `segment`, `stats` | [`GroConfig`]; [`Offload`]; [`Segment`] and [`Sink`]; [`Stats`] |
+//! | `gro/` | [`Gro`]: the paths of a packet (`paths`), bursts in which nothing merges (`strangers`) |
+//! | `table/` | held flows; the flow of the next packet (`expect`); flows opened again (`again`) |
+//! | `layout`, `key` | the offsets of a packet's headers; the hash of its flow |
+//! | `mask`, `shape`, `predict` | headers compared: of any layout; of common ones; with the prediction |
+//! | `rules`, `join`, `finish` | what begins and joins an aggregate; how; its headers at the end |
+//! | `burst`, `auto` | packets without a partner in their burst; the bypass |
+//! | `gso` | [`Split`], [`Slices`]: segmentation |
+//! | `fixup`, `bytes` | lengths and checksums written; big-endian accesses |
+//! | `linear` | [`Linear`]: packets in byte buffers |
+//!
 //! # Features
 //!
 //! `std` (default): a random [`GroConfig::seed`], and checksums by the instruction sets that the

@@ -15,6 +15,12 @@
 //!   uri        the URI of a port: scheme, target, options
 //!   kind       what a kind of port is, and its options: for parser, help, man pages, completion
 //!   vnet       the virtio-net header of packets on TUN/TAP and AF_PACKET
+//!
+//!   kernel     shared by ports on interfaces of the kernel: link, counters, buffers
+//!   copy_plan  which bytes of an untrusted owner are copied for an egress
+//!   closing    descriptors of other processes, closed where nothing waits for it
+//!   pace       a limit of what other processes make a control thread do
+//!   ended      queues of a port that has a thread of its own
 //! ```
 //!
 //! Each port is a module with a `Config` (with `Default` and `from_uri`), an `open`, and its queues

@@ -8,6 +8,7 @@
 //! | `calls` | the system calls of every datapath, and of each group |
 //! | `filter` | the seccomp filters |
 //! | `rules` | the Landlock rule set |
+//! | `pages` | [`group_table`], [`refused`]: the system calls as text for manuals and messages |
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![forbid(unsafe_code)]

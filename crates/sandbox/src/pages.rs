@@ -1,4 +1,4 @@
-//! Tables and names for people.
+//! System calls as text: the table of the manual, and names for messages.
 
 use crate::calls::{self, BASE, Call};
 use towpath_packet::port::Calls;

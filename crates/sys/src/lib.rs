@@ -35,8 +35,8 @@
 //!   sync         the loom switch: atomics, locks and events, or loom's
 //! ```
 //!
-//! Every module has `unsafe`: addresses and lengths come from references that are borrowed across
-//! the call, or from mappings that the value owns.
+//! `unsafe` is that of the calls, and of memory that the kernel maps or writes. Addresses and lengths
+//! come from references that are borrowed across the call, or from mappings that the value owns.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

@@ -17,7 +17,7 @@
 //! | offsets, tags and flow of a frame | [`dissect`](mod@dissect) |
 //! | RSS, Toeplitz, symmetric flow hash | [`hash`] |
 //! | fields of link headers | [`ethernet`], [`vlan`], [`arp`] |
-//! | fields of IP and transport headers | [`ipv4`], [`ipv6`], [`tcp`], [`udp`], [`icmp`] |
+//! | fields of IP and transport headers | [`ip`], [`ipv4`], [`ipv6`], [`tcp`], [`udp`], [`icmp`] |
 //! | tunnels | [`vxlan`], [`geneve`], [`gre`] |
 //! | Internet checksums: sum, copy and sum, update | [`checksum`] |
 //! | checking all checksums of a frame | [`verify`](mod@verify) |

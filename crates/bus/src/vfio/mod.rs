@@ -16,7 +16,7 @@
 //! | `inspect` | what prevents a device from being opened, and the commands that fix it |
 //! | `bind` | binds a device to `vfio-pci`, and back to its driver |
 //! | `aspm` | power management of the link, switched off where an erratum asks for it |
-//! | `identity` | what a function is, by class and names |
+//! | `identity`, `bdf` | what a function is, by class and names; its address |
 //! | `host` | `/sys`, `/proc` and `/dev` |
 //! | `abi`, `ioctl` | structures and system calls |
 //!

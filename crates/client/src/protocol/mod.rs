@@ -6,6 +6,12 @@
 //! read the one and write the other, are `towpath_ports::sock`'s own.
 //! [`Session::open`](crate::Session::open) is the application's side of the handshake.
 //!
+//! | file | |
+//! |---|---|
+//! | `mod` | the rules of rings and memory, and their layout |
+//! | `hello`, `answer` | [`Hello`]; [`Answer`]: a [`Welcome`] or a refusal |
+//! | `statistics` | what the datapath counts for a session |
+//!
 //! ```text
 //!   application                                        datapath, at PATH (UNIX, SOCK_SEQPACKET)
 //!       │── Hello, rules as text, descriptor of the memory ───►│

@@ -21,9 +21,9 @@ const MIN_FRAME: usize = 14;
 /// Time for which a packet that is refused with `ENOBUFS` is retried: a full queue drains faster,
 /// and a packet that the driver always refuses must not block the others.
 const ENOBUFS_TIMEOUT: Duration = Duration::from_millis(1);
-/// Time limit of an order barrier: longer than any backlog lasts, also on a core that something else
-/// has for a while, such as the host of a virtual machine. Some drivers free sent packets only when
-/// they need the descriptors.
+/// Time limit of an order barrier: longer than any backlog lasts, also on a core that is taken away
+/// for a while, as by the host of a virtual machine. Some drivers free sent packets only when they
+/// need the descriptors.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A transmit queue of an AF_PACKET port.

@@ -7,6 +7,12 @@
 //!    └ mapped: its values as memory of this process
 //! ```
 //!
+//! | file | |
+//! |---|---|
+//! | `asm` | the assembler |
+//! | `program`, `map` | programs: loaded, attached, run; memory that they share with this process |
+//! | `btf` | type information: a program's name and arguments |
+//!
 //! Programs, maps and links are descriptors, which the kernel closes with the process: a killed
 //! process leaves none behind.
 

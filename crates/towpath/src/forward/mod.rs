@@ -12,6 +12,17 @@
 //!             queue i of A ──► route ──► Steer ─┬─► LaneRx ──► route ──► queue j of B
 //!   worker i                                    └─► …                                   lane j
 //! ```
+//!
+//! | file | |
+//! |---|---|
+//! | `mod`, `check` | [`Forward`]: its options; their checks against the ports |
+//! | `plan` | queues assigned to routes, routes to threads |
+//! | `ready`, `running` | ports that are started; workers that run, and the summary |
+//! | `failure` | what failed in a run |
+//! | `observer` | counters and settings, from any thread |
+//! | `hub` | ports of bridges and routers, which are attached and detached |
+//! | `bridge`, `bridge_control` | a learning bridge, and its control while it runs |
+//! | `router/` | an IP router, its control, and the kernel that it follows |
 
 mod bridge;
 mod bridge_control;

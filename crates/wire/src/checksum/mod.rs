@@ -15,6 +15,13 @@
 //! and data that holds its own valid checksum sums to [`VALID`].
 //!
 //! Short inputs are summed in place; long ones by the widest vectors the CPU has, see [`Isa`].
+//!
+//! | file | |
+//! |---|---|
+//! | `accumulator` | the checksum of data in several pieces |
+//! | `isa` | vector instruction sets: detection, and the two loops of each |
+//! | `words` | the portable sum, by machine words |
+//! | `partial` | partial checksums, and their completion |
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 

@@ -10,6 +10,12 @@
 //! are not understood.
 //!
 //! Tunnels are not entered: dissect the payload again.
+//!
+//! | file | |
+//! |---|---|
+//! | `link` | the link header and its tags |
+//! | `common` | the fast path: TCP and UDP without options or extension headers |
+//! | `general` | any IP packet |
 
 mod common;
 mod general;

@@ -18,6 +18,12 @@
 //! assert_eq!(len, 14 + 20 + 8 + 5);
 //! # Ok::<(), towpath_wire::Error>(())
 //! ```
+//!
+//! | file | |
+//! |---|---|
+//! | `network` | ARP and IP headers |
+//! | `transport` | TCP, UDP and ICMP echo headers |
+//! | `template` | [`Template`]: the headers of one destination, computed once |
 
 mod network;
 mod template;

@@ -11,8 +11,8 @@
 //! ```text
 //!   rewritten    next_to_clean    next_to_scan       tail        next_to_use
 //!  ─────┬──────────────┬────────────────┬──────────────┬──────────────┬───────
-//!  free │ free, written│ begun frame    │ the device's │ written, not │ free
-//!       │ again        │                │              │ announced    │
+//!  free │ free,        │ begun frame    │ the device's │ written, not │ free
+//!       │ rewritten    │                │              │ announced    │
 //! ```
 //!
 //! A slot is mapped (M: a buffer that the device may write), unmapped (U: a buffer that could not
@@ -27,7 +27,7 @@
 //!
 //! | refill | what the driver does | slot |
 //! |---|---|---|
-//! | M | write the address again | M |
+//! | M | rewrite the descriptor | M |
 //! | U, E | allocate a buffer if there is none, and map it | M |
 //! | | allocation or mapping fails: stop here, and begin here the next time | E, U |
 
