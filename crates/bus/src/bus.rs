@@ -95,7 +95,7 @@ pub trait Irq: Send + Sync + 'static {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Events<I> {
-    /// The system wants the function back: an administrator unbinds it, or takes it out of its
+    /// The system requests the function: an administrator unbinds it, or takes it out of its
     /// slot. It waits until the driver has closed the device.
     pub removal: Option<I>,
     /// The bus has reported an error that can't be corrected (PCI Express 4.0 §6.2.3). Until a

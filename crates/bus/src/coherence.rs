@@ -1,9 +1,9 @@
 //! Whether the processors' caches see what a device writes, without cache maintenance, which a
 //! program can't do for a device.
 //!
-//! PCI devices of x86 are coherent. On other machines the device tree says it, at the device's node
-//! or one above it (Linux: `drivers/of/address.c:of_dma_is_coherent`). ACPI's tables have no file
-//! that says it.
+//! PCI devices of x86 are coherent. On other machines the device tree has the property, at the
+//! device's node or one above it (Linux: `drivers/of/address.c:of_dma_is_coherent`). ACPI's tables
+//! have no file that shows it.
 
 use std::path::Path;
 

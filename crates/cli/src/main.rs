@@ -16,7 +16,7 @@
 //!   run       the units of a file, and their reload;  file: what a file says
 //!   sandbox   what of the sandbox is in force, for summary and probe
 //!   control   settings of the ports, changed while they run
-//!   tables    what a running bridge or router knows: addresses, routes, neighbours
+//!   tables    the tables of a running bridge or router: addresses, routes, neighbours
 //!   server    the thread of a listening socket: --control and --metrics
 //!   state     the state of what runs, as a document
 //!   metrics   the same by HTTP, with a page;  top: in a terminal

@@ -1,4 +1,4 @@
-//! `fdb`, `route` and `neigh`: what a running bridge or router knows.
+//! `fdb`, `route` and `neigh`: the tables of a running bridge or router.
 
 use crate::args::{Fdb, Neigh, Route, TableArgs};
 use crate::control::fdb::{self, Addresses};

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use towpath_sys::seqpacket;
 
 /// The connection of a session, which lasts as long as it does. Dropping it ends the session with a
-/// [`GOODBYE`], so that the datapath's log tells an application that left from one that was killed.
+/// [`GOODBYE`], so that the datapath's log distinguishes an application that left from one that was
+/// killed.
 #[derive(Debug)]
 pub struct Connection(OwnedFd);
 

@@ -136,7 +136,7 @@ pub(crate) enum Holder {
     Posted,
 }
 
-/// The holders of all chunks, as far as one socket knows. Each chunk that is not the program's has
+/// The holders of all chunks, as one socket sees them. Each chunk that is not the program's has
 /// one count of `umem`.
 #[derive(Debug)]
 pub(crate) struct Holders {

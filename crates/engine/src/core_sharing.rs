@@ -1,4 +1,4 @@
-//! How a busy worker shares its core with the threads that live on what it delivers.
+//! How a busy worker shares its core with the receivers of what it delivers.
 //!
 //! ```text
 //!   worker     ████████▌yield        ████████▌yield          ████████████████████████▌yield

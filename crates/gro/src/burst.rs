@@ -1,9 +1,9 @@
 //! The singletons of a burst: packets whose flow has no other packet in it.
 //!
-//! If everything leaves after the burst, holding a singleton opens and closes a flow in vain.
-//! Finding the singletons takes one pass over the burst, which costs a third of that. Two packets
-//! of different flows whose hashes end alike are not recognised as singletons: they are held in
-//! vain, with no other effect.
+//! If everything leaves after the burst, holding a singleton opens and closes a flow without a
+//! gain. Finding the singletons takes one pass over the burst, which costs a third of that. Two
+//! packets of different flows whose hashes end alike are not recognised as singletons: they are
+//! held without a gain, with no other effect.
 
 use alloc::boxed::Box;
 use core::mem::replace;

@@ -1,5 +1,5 @@
-//! External buffers: fragments whose bytes lie in memory of an untrusted owner that learns when
-//! they are free again.
+//! External buffers: fragments whose bytes lie in memory of an untrusted owner, which is notified
+//! when they are free again.
 //!
 //! ```text
 //!   application's memory (Region)

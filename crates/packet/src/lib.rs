@@ -6,7 +6,7 @@
 //!     └─ Pool           equal chunks of a region, each described by a 64-byte Meta
 //!          ├─ Cache         per core, !Sync: allocates and frees without touching another core
 //!          ├─ IndirectPool  pieces of one shared buffer, which is freed with the last of them
-//!          └─ ExtBufPool    external buffers: memory of an owner that learns when they are free
+//!          └─ ExtBufPool    external buffers: memory of an owner, notified of each free
 //!   Buf                 8-byte owned handle of one chunk:  headroom | data | tailroom
 //!   Packet              8-byte owned handle of a chain:    head ─► fragment ─► fragment
 //!   Batch               an array of packets

@@ -55,7 +55,7 @@ impl UntrustedMem {
 
     /// Maps memory of another process that it can truncate at any moment: the first `len` bytes of
     /// a memfd, or of a file of tmpfs or hugetlbfs. Bytes that are gone read as zeroes, and
-    /// [`is_lost`](UntrustedMem::is_lost) tells.
+    /// [`is_lost`](UntrustedMem::is_lost) is true then.
     ///
     /// # Errors
     /// [`RegionError::NotMemory`] for any other file, of which nothing else is asked,

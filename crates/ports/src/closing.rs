@@ -112,7 +112,7 @@ impl Closer {
     }
 
     fn drop_socket(&self, socket: OwnedFd) {
-        // The peer learns that it is over, and sends no more.
+        // The peer sees the end, and its sends fail.
         seqpacket::shutdown(socket.as_fd());
         let mut dropped = lock(&self.dropped);
         dropped.files.push(Dropping::Socket(socket));

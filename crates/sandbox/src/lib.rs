@@ -53,7 +53,7 @@ pub enum SandboxError {
     Missing(Missing),
 }
 
-/// What is in force on the threads that are restricted, as the kernel tells.
+/// What is in force on the threads that are restricted, as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Enforced {

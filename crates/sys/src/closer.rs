@@ -13,7 +13,7 @@
 //!
 //! The process has a copy of the descriptor table and borrows the memory, as a child of `vfork(2)`.
 //! Nothing that it does before its exit blocks. The kernel takes its memory away first, at which
-//! this thread goes on, and closes its descriptors then. [`Closing::is_over`] tells when that is
+//! this thread goes on, and closes its descriptors then. [`Closing::is_over`] is true when that is
 //! done. It raises no `SIGCHLD`, and no `wait(2)` for other children returns it.
 
 use crate::seqpacket::{self, receive_control};

@@ -50,7 +50,7 @@ impl Mmap {
     }
 
     /// Maps the first `len` bytes of a file in memory that another process can truncate: bytes that
-    /// are gone read as zeroes then, and [`is_lost`](Mmap::is_lost) tells. No object of this
+    /// are gone read as zeroes, and [`is_lost`](Mmap::is_lost) is true then. No object of this
     /// program may lie in the mapping.
     ///
     /// # Errors

@@ -396,7 +396,7 @@ fn open_at(dir: Option<&OwnedFd>, name: &CStr, flags: libc::c_int) -> io::Result
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What the kernel knows of a name in a directory, which may be a symbolic link.
+/// The status of a name in a directory, which may be a symbolic link.
 fn stat_at(dir: &OwnedFd, name: &CStr) -> io::Result<libc::stat> {
     let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
     let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;

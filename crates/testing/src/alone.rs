@@ -1,6 +1,6 @@
 use std::process::Command;
 
-/// What tells a test that its process is its own.
+/// The variable that marks the process of a single test.
 const ALONE: &str = "TOWPATH_TEST_ALONE";
 
 /// For a test that changes its process for good, or all of its threads. Runs the test of this name,

@@ -1,4 +1,4 @@
-//! Frames that a test knows again.
+//! Frames that a test recognizes.
 
 /// A frame to an address, with a VLAN tag (its control information) or without, that is known again
 /// by its `id`, the last byte of its source address.

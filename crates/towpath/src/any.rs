@@ -182,7 +182,7 @@ pub(crate) fn both_ways(uri: &Uri) -> PortError {
 
 /// Opens ports by their URIs.
 ///
-/// It remembers the in-memory pairs of which one end is open, so both ends must be opened by the
+/// It keeps the in-memory pairs of which one end is open, so both ends must be opened by the
 /// same opener.
 #[derive(Debug, Default)]
 pub struct Opener {

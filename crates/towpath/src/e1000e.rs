@@ -1,7 +1,7 @@
 //! Network devices by their URIs: `e1000e:vfio=0000:03:00.0?copybreak=2048,policy=strict`,
 //! `e1000e:model@tap:far`.
 //!
-//! The drivers do not know URIs: this module turns options into the configuration of a driver.
+//! The drivers take no URIs: this module turns options into the configuration of a driver.
 
 use crate::any::AnyPort;
 use crate::pci::{self, Driver, bus_error, rule};
@@ -129,7 +129,7 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
 /// `e1000_probe` does.
 ///
 /// # Errors
-/// [`PortError`]: the function can't be opened, it is in use, or this driver does not know it.
+/// [`PortError`]: the function can't be opened, it is in use, or this driver does not support it.
 pub fn stop(bdf: Bdf) -> Result<(), PortError> {
     let uri: Uri = format!("e1000e:vfio={bdf}").parse()?;
     let bus = pci::vfio_to_stop(&uri, bdf)?;

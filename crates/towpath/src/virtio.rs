@@ -1,7 +1,7 @@
 //! Virtio network devices by their URIs: `virtio:user=/run/vhost.sock?queues=2,packed=on`,
 //! `virtio:vfio=0000:03:00.0?policy=strict`, `virtio:model@tap:far`.
 //!
-//! The driver does not know URIs: this module turns options into its configuration.
+//! The driver takes no URIs: this module turns options into its configuration.
 
 use crate::any::AnyPort;
 use crate::pci::{self, Driver, bus_error, rule};
@@ -141,7 +141,7 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<VirtioNet<PciTransport<V
 /// Stops a function as [`e1000e::stop`](crate::e1000e::stop) does.
 ///
 /// # Errors
-/// [`PortError`]: the function can't be opened, it is in use, or this driver does not know it.
+/// [`PortError`]: the function can't be opened, it is in use, or this driver does not support it.
 pub fn stop(bdf: Bdf) -> Result<(), PortError> {
     let uri: Uri = format!("virtio:vfio={bdf}").parse()?;
     let bus = pci::vfio_to_stop(&uri, bdf)?;

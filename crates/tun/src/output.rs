@@ -203,7 +203,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
         }
     }
 
-    /// Whether the packet is what its metadata says.
+    /// Whether the packet agrees with its metadata.
     fn is_sound(&self, packet: &Chain<B>) -> bool {
         Split::new(packet.chunks(), self.to.link(), &packet.offload(), Checksums::Partial).is_ok()
     }

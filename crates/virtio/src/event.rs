@@ -1,4 +1,4 @@
-//! When the other side wants to be notified (virtio 1.2, 2.7.7, 2.7.10 and 2.8.14).
+//! When the other side is to be notified (virtio 1.2, 2.7.7, 2.7.10 and 2.8.14).
 //!
 //! ```text
 //!   one that publishes:  store index or flags (Release) │ fence │ read event ── wanted? ──► notify
@@ -29,8 +29,8 @@ pub(crate) fn word(position: u16, wrap: bool, flags: u16) -> u32 {
     u32::from(position) | u32::from(wrap) << 15 | u32::from(flags) << 16
 }
 
-/// Whether the other side's event area wants a notification about `added` descriptors that end at
-/// `position`, of a ring of `size`.
+/// Whether the other side's event area requests a notification about `added` descriptors that end
+/// at `position`, of a ring of `size`.
 #[inline]
 pub(crate) fn packed_wants(event: u32, position: u16, wrap: bool, size: u16, added: u16) -> bool {
     match (event >> 16) as u16 & 3 {

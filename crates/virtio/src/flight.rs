@@ -48,7 +48,7 @@ struct Flying {
 }
 
 impl Flying {
-    /// Whether it is in flight, and the device can know it already.
+    /// Whether it is in flight, and was published.
     #[inline]
     fn is_known(&self, published: u16) -> bool {
         self.slots > 0 && (1..=MAX_SIZE).contains(&published.wrapping_sub(self.number))
@@ -59,7 +59,7 @@ impl Flying {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     chains: Box<[Flying]>,
-    /// Numbers of the next chain to add, and of the first one that the device does not know.
+    /// Numbers of the next chain to add, and of the first one that was not published.
     added: u16,
     published: u16,
     len: u16,

@@ -23,7 +23,7 @@
 //! | `base` | [`Base`]: where a queue goes on after its device was replaced |
 //! | `inflight` | [`InFlightRecord`]: chains in flight, for the device after one that was killed |
 //! | [`vhost_user`] | messages between a front end, which has queues, and a back end |
-//! | `event` | when the other side wants a notification |
+//! | `event` | when the other side is to be notified |
 //! | `flight`, `in_order`, `walk` | chains in flight, chains out of order, chains followed |
 //!
 //! # Invariants

@@ -76,7 +76,7 @@ impl<W: RingWords> Driver<W> {
         either!(self, queue => queue.add_singles(writable, buffers))
     }
 
-    /// Makes the added chains available, at once. Returns whether the device wants a kick.
+    /// Makes the added chains available, at once. Returns whether the device needs a kick.
     #[inline]
     #[must_use = "a device that sleeps waits for the kick"]
     pub fn publish(&mut self) -> bool {
@@ -107,8 +107,8 @@ impl<W: RingWords> Driver<W> {
         either!(self, queue => queue.disable_calls());
     }
 
-    /// Requests a call for the next used chain. Returns true if there is one already, of which no
-    /// call tells: then this side must not sleep.
+    /// Requests a call for the next used chain. Returns true if there is one already, for which no
+    /// call comes: then this side must not sleep.
     #[must_use = "a call for chains that are used already never comes"]
     pub fn enable_calls(&self) -> bool {
         either!(self, queue => queue.enable_calls())
@@ -261,7 +261,7 @@ impl<W: RingWords> Device<W> {
         either!(self, queue => chains.for_each(|(token, len)| queue.complete(token, len)));
     }
 
-    /// Makes the completed chains known, at once. Returns whether the driver wants a call.
+    /// Makes the completed chains used, at once. Returns whether the driver needs a call.
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {
@@ -273,8 +273,8 @@ impl<W: RingWords> Device<W> {
         either!(self, queue => queue.disable_kicks());
     }
 
-    /// Requests a kick for the next available chain. Returns true if there is one already, of which
-    /// no kick tells: then this side must not sleep.
+    /// Requests a kick for the next available chain. Returns true if there is one already, for
+    /// which no kick comes: then this side must not sleep.
     #[must_use = "a kick for chains that are available already never comes"]
     pub fn enable_kicks(&mut self) -> bool {
         either!(self, queue => queue.enable_kicks())

@@ -117,7 +117,7 @@ impl PlatformBus {
         Ok(PlatformBus { name, soc, irqs: info.irqs as usize, device, dma })
     }
 
-    /// The name of the SoC, as the module tells it: `am64x`.
+    /// The name of the SoC, as the module reports it: `am64x`.
     pub fn soc(&self) -> &str {
         &self.soc
     }

@@ -34,7 +34,7 @@ impl QtestDma {
 }
 
 // SAFETY: `Ram` allocates and locates; the remapping unit maps and unmaps. Without a unit the
-// device reaches all of the machine's memory, and does what the driver of the machine tells it.
+// device reaches all of the machine's memory, and only the driver of the machine controls it.
 unsafe impl Dma for QtestDma {
     type Window = SlotWindow<Registers, Ram>;
 

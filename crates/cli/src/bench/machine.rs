@@ -8,7 +8,7 @@ use std::path::Path;
 /// A machine, as far as it decides what a figure means.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Machine {
-    /// The processor's name, and its family, model and stepping where the kernel tells them.
+    /// The processor's name, and its family, model and stepping where the kernel shows them.
     pub(crate) cpu: String,
     /// Whether a hypervisor runs it.
     #[serde(rename = "virtual")]

@@ -54,7 +54,7 @@ pub(crate) struct BridgeStats {
     pub(crate) ageing: f64,
 }
 
-/// An address that a bridge knows.
+/// An entry of a bridge's forwarding database.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) bridge: String,

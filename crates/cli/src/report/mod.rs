@@ -3,7 +3,7 @@
 //! ```text
 //!   machine ── this command, kernel, IOMMU, board
 //!   pci ────── the function and the bridge above it: identity, link, ASPM, configuration space
-//!   port ───── registers as they are found; what the port tells; then it runs for some seconds:
+//!   port ───── registers as they are found; the port's own report; then it runs for some seconds:
 //!              link, counters, faults, registers
 //!   log ────── lines of the kernel about the device and its IOMMU
 //! ```

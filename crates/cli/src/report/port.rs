@@ -1,4 +1,4 @@
-//! The port: its device's registers as they are found, what it tells, and how it runs for a while.
+//! The port: its device's registers as they are found, its own report, and how it runs for a while.
 
 use super::Section;
 use std::time::{Duration, Instant};
@@ -50,8 +50,8 @@ fn opened(port: AnyPort, run: Duration) -> Vec<Section> {
     for setting in control.iter().flat_map(|control| control.settings()) {
         section.add(format!("setting {}", setting.name), setting.value);
     }
-    // Only a device tells more when it runs. Other ports would change the machine, or wait for
-    // peers.
+    // Only a device has more to report when it runs. Other ports would change the machine, or wait
+    // for peers.
     let Some(control) = control.filter(|_| !run.is_zero() && drives_a_device(&port)) else { return vec![section] };
     let mut running = Section::new("running");
     let mut registers = Section::new("registers while running");

@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// Whether a bridge knows VLANs.
+/// Whether a bridge is VLAN-aware.
 fn knows_vlans(unit: &Unit) -> bool {
     let Command::Bridge(args) = &*unit.command else { return false };
     bridge::plan_of(args, &unit.named()).is_ok_and(|(bridge, _)| bridge.vlans)

@@ -1,4 +1,4 @@
-//! What `top` knows and what its user chose.
+//! The state of `top`: what it shows, and what its user chose.
 
 use super::keys::Key;
 use crate::state::{State, Unit};

@@ -98,7 +98,7 @@
 //! handed over twice is used twice.
 //!
 //! **Statistics** ([`Rings::statistics`]) are counted by the datapath, which writes its counts and
-//! never reads them back: an application that overwrites them deceives only itself. They tell what
+//! never reads them back: an application that overwrites them deceives only itself. They count what
 //! became of its packets, by reason, and stay readable after the end of the session. A completion
 //! does not tell whether a frame was sent: the datapath has completed it unsent if one of the
 //! counters `tx_…` but [`tx_ring_empty_descs`](Statistics::tx_ring_empty_descs) has grown.

@@ -64,7 +64,7 @@ pub struct BridgePort {
     pub storm: StormLimits,
 }
 
-/// What a bridge knows of a port.
+/// A bridge's state of a port.
 pub struct PortState {
     membership: Membership,
     group: u16,
@@ -229,7 +229,7 @@ impl Bridge {
         packet.make_linear(packet.len().min(TAGGED_HEADER)).map_err(|_| DropReason::NoBuffer)
     }
 
-    /// Reads the addresses of a frame; for a bridge that knows VLANs, moves its tag into the
+    /// Reads the addresses of a frame; for a VLAN-aware bridge, moves its tag into the
     /// metadata. Returns the keys and the VLAN, or why the frame is dropped without a look at its
     /// source.
     #[inline]

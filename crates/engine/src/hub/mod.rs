@@ -53,7 +53,7 @@ const TURNS_PER_TICK: u32 = 64;
 
 /// Decides where the packets of a hub go.
 pub trait Switch: Send {
-    /// What the switch knows of a port.
+    /// The switch's state of a port.
     type Port: Send;
 
     /// Sends each packet of a burst on, or drops it by name: the burst is empty afterwards.

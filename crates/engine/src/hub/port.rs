@@ -26,11 +26,11 @@ use towpath_wire::LinkKind;
 /// Packets that may wait for an egress behind its batch, by default.
 const BACKLOG: usize = 512;
 
-/// A port of a hub; `P` is what the switch knows of it.
+/// A port of a hub; `P` is the switch's state of it.
 pub struct HubPort<R, T, P> {
     rx: R,
     egress: Egress<T>,
-    /// What the switch knows of the port.
+    /// The switch's state of the port.
     pub(super) state: P,
     staged: Batch,
     backlog: VecDeque<Packet>,

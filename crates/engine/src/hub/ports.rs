@@ -45,13 +45,13 @@ impl<R, T, P> Ports<R, T, P> {
         self.version
     }
 
-    /// What the switch knows of a port.
+    /// The switch's state of a port.
     #[inline]
     pub fn get(&self, number: usize) -> Option<&P> {
         self.slots.get(number)?.as_ref().map(|port| &port.state)
     }
 
-    /// What the switch knows of a port, to be changed.
+    /// The switch's state of a port, to be changed.
     #[inline]
     pub fn get_mut(&mut self, number: usize) -> Option<&mut P> {
         self.slots.get_mut(number)?.as_mut().map(|port| &mut port.state)
@@ -82,7 +82,7 @@ impl<R, T, P> Ports<R, T, P> {
         self.version += 1;
     }
 
-    /// The port takes part no more; it keeps what it holds.
+    /// The port leaves the hub, and keeps the packets that it holds.
     pub(super) fn retire(&mut self, number: usize)
     where
         R: RxQueue,
@@ -117,7 +117,7 @@ impl<R: RxQueue, T: TxQueue, P> Ports<R, T, P> {
         Some(port)
     }
 
-    /// Stages a packet for a port. It is sent when the switch is through with the burst. A packet
+    /// Stages a packet for a port. It is sent at the end of the burst. A packet
     /// for a port that does not exist is dropped by name, as one that `ingress` received.
     #[inline]
     pub fn send(&mut self, ingress: usize, number: usize, packet: Packet) {

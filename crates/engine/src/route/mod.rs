@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `mod` | [`Route`]: how it is built, its turn, sending, and the end |
 //! | `verdicts` | classification and reflection of received packets |
-//! | `order_barrier` | tells the ingress when the packets before a barrier have left |
+//! | `order_barrier` | reports to the ingress when the packets before a barrier have left |
 //! | `config` | [`RouteConfig`], [`RouteId`], [`Limit`] |
 //!
 //! Order is absolute: nothing is received while a packet waits for the egress. An egress that

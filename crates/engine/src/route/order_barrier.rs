@@ -1,5 +1,5 @@
-//! Tells the ingress when the packets before a barrier have left by the egress, so that it may move
-//! their flows.
+//! Reports to the ingress when the packets before a barrier have left by the egress, so that it may
+//! move their flows.
 //!
 //! ```text
 //!   begin ──► Held ────────────► Released ──► Sent ─────────► Left ────────────► passed

@@ -77,7 +77,7 @@ pub struct Route {
     pub mtu: Option<u32>,
 }
 
-/// An interface, as the router knows it.
+/// An interface of the router.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interface {
     /// Its name.

@@ -1,4 +1,4 @@
-//! What a route, or a port of a hub, tells of its packets by samples: how long they stay, and which
+//! Samples of the packets of a route, or of a port of a hub: how long they stay, and which
 //! flows are largest. And whether its queues work.
 //!
 //! ```text

@@ -96,8 +96,8 @@ impl<S: Segment> Gro<S> {
         self.push_hashed::<L3, true>(packet, out);
     }
 
-    /// The second path: the predicted packet of any flow, found by its hash. `EXPECTS`: it tells
-    /// which flow is expected next.
+    /// The second path: the predicted packet of any flow, found by its hash. `EXPECTS`: it also
+    /// notes the order of flows.
     #[inline(always)]
     fn push_hashed<const L3: usize, const EXPECTS: bool>(&mut self, packet: S, out: &mut impl Sink<S>) {
         let (b, vlan) = (packet.head(), packet.vlan());

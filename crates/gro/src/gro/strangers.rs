@@ -76,7 +76,7 @@ impl<S: Segment> Gro<S> {
     /// Whether a singleton of the rest of its burst has no aggregate to join.
     ///
     /// A common packet's guessed hash is that of its flow, and it merges only with common packets.
-    /// For any other packet the guess says nothing.
+    /// For any other packet the guess has no meaning.
     #[inline(always)]
     fn would_merge_with_nothing<const L3: usize>(&self, packet: &S, hash: u64) -> bool {
         self.hasher.common::<L3>(packet.head()).is_some() && self.table.find(hash).is_err()

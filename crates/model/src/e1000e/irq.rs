@@ -105,7 +105,7 @@ impl Irqs {
         Ok(Events::new(removal, error))
     }
 
-    /// The system wants the function back.
+    /// The system requests the function.
     pub(crate) fn request_removal(&self) {
         self.events[0].iter().for_each(|event| event.event.signal());
     }

@@ -275,7 +275,7 @@ impl Device {
         (ctrl & regs::CTRL_RFCE != 0, ctrl & regs::CTRL_TFCE != 0)
     }
 
-    /// The system wants the function back, as when an administrator unbinds it: the event
+    /// The system requests the function, as when an administrator unbinds it: the event
     /// [`removal`](towpath_bus::Events::removal). The device works on.
     pub fn request_removal(&self) {
         self.shared.env.irqs().request_removal();

@@ -55,7 +55,7 @@ impl ModelDma {
         self.unit.flush_refusals.set(refuse);
     }
 
-    /// The device remembers its last accesses to buffers from now on, for
+    /// The device records its last accesses to buffers from now on, for
     /// [`late`](ModelDma::late). With `at_invalidation` it also repeats them each time before an
     /// invalidation is executed, as far as the buffers are unmapped: the last moment that an IOMMU
     /// leaves it.

@@ -29,7 +29,7 @@ pub(super) struct Engine {
     last: usize,
     /// Strict: the pages of descriptors that the device owns, and their number.
     owned: Option<HashMap<u64, u32>>,
-    /// The accesses that the device repeats, if a test wants that.
+    /// The accesses that the device repeats, if a test requests it.
     late: Option<Box<LateDma>>,
 }
 

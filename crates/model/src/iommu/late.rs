@@ -7,9 +7,9 @@
 //!
 //! Until an invalidation is executed, a device may use every translation that the IOTLB keeps (VT-d
 //! specification §6.5): a posted write may be late, a read may be repeated. Here it repeats what it
-//! did to buffers, either when a test wants it, or at the last moment that it has: each time before
-//! an invalidation is executed. It uses nothing but stale translations. A buffer that is mapped, or
-//! mapped again, is left alone.
+//! did to buffers, either when a test requests it, or at the last moment that it has: each time
+//! before an invalidation is executed. It uses nothing but stale translations. A buffer that is
+//! mapped, or mapped again, is left alone.
 
 use super::engine::Engine;
 use super::tables::{READ, WRITE, Walk};

@@ -258,12 +258,12 @@ impl Queue {
         if done { Ok(()) } else { Err(Broken) }
     }
 
-    /// Whether the driver wants a message for what was used since the last one.
+    /// Whether the driver requests a message for what was used since the last one.
     pub(super) fn wants_message(&mut self, transfer: &mut Transfer<'_>) -> bool {
         if self.since.is_empty() {
             return false;
         }
-        // Used chains come before the look at what the driver wants (2.7.10, 2.8.10).
+        // Used chains come before the look at what the driver requests (2.7.10, 2.8.10).
         fence(Ordering::SeqCst);
         let half = |transfer: &mut Transfer<'_>, at: u64| transfer.load_half(at).unwrap_or(0);
         let wants = match (self.features.packed, self.features.event_idx) {

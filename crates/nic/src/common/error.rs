@@ -1,4 +1,4 @@
-//! Why a port can't be opened or started, and how the port says so.
+//! Why a port can't be opened or started, as an error of the port.
 
 use super::option::ConfigError;
 use towpath_bus::{BusError, MapError};

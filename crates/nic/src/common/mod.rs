@@ -1,4 +1,4 @@
-//! What drivers share: each part is one mechanism that no device knows of.
+//! What drivers share: each part is one mechanism, independent of any device.
 //!
 //! | file | mechanism |
 //! |---|---|

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Queues run on several threads and take no lock per burst. At the start of a burst one load
-//! ([`QueueHandle::runs`]) tells a queue that it may go on. If it may not, it halts and joins the
-//! reset. The last queue that joins resets the device, while no other queue touches the device or
-//! its ring. Each queue then empties its own ring and goes on.
+//! ([`QueueHandle::runs`]) shows whether the queue may go on. If not, it halts and joins the reset.
+//! The last queue that joins resets the device, while no other queue touches the device or its
+//! ring. Each queue then empties its own ring and goes on.
 //!
 //! **Bounds.** A reset that nothing explains is a strike, and progress of any queue clears all
 //! strikes. One strike too many, or a device that does not answer, has the bus reset the whole

@@ -2,8 +2,8 @@
 //! driver's shadow of it.
 //!
 //! A descriptor is two 64-bit words in the device's byte order (little-endian). Each word is loaded
-//! and stored at once, as an atomic word. The ring knows no format: a driver decides what the words
-//! mean, and which descriptors are the device's.
+//! and stored at once, as an atomic word. The ring has no format of its own: a driver decides what
+//! the words mean, and which descriptors are the device's.
 //!
 //! A slot of the shadow holds what is in flight behind a descriptor: an
 //! [`InFlight`](towpath_packet::InFlight) buffer or packet, its mapping, and what the driver noted.

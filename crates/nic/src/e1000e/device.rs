@@ -134,7 +134,7 @@ impl<B: Pci> Device<B> {
     }
 
     /// Serves the events of the function, and reads the status: notes the link, and gives up a
-    /// device that is no longer there, or that the system wants back. Returns the register. The
+    /// device that is no longer there, or that the system requests. Returns the register. The
     /// caller requests a reset if the device [`needs_reset`](Device::needs_reset) afterwards.
     #[cold]
     pub(super) fn check_link(&self) -> u32 {
@@ -161,8 +161,8 @@ impl<B: Pci> Device<B> {
         word
     }
 
-    /// The registers do not answer: the configuration space tells a device that is gone from one
-    /// whose registers are hidden. After an error of the bus the reset finds that out.
+    /// The registers do not answer: the configuration space distinguishes a device that is gone
+    /// from one whose registers are hidden. After an error of the bus the reset finds that out.
     #[cold]
     fn look_for(&self) {
         if self.needs_reset() {

@@ -137,7 +137,7 @@ pub(super) fn answers<M: Mmio>(bar: &M, status: u32) -> bool {
     status != u32::MAX && (status != 0 || CTRL.read(bar) != 0)
 }
 
-/// Resets the device (§4.2.1.6, §4.6.3), which forgets rings and filters.
+/// Resets the device (§4.2.1.6, §4.6.3), which clears rings and filters.
 ///
 /// # Errors
 /// The device does not answer.
@@ -245,7 +245,7 @@ pub(super) fn program<M: Mmio>(bar: &M, config: &Config, layout: &Layout) {
 }
 
 /// Device and link (§4.6.5, §4.6.7): the PHY negotiates, the MAC follows its speed. Pause frames
-/// are off until the link is up and [`phy::settle`] knows what both ends agreed on.
+/// are off until the link is up and [`phy::settle`] has what both ends agreed on.
 fn general<M: Mmio>(bar: &M, config: &Config) {
     let clear = ctrl::FORCE_SPEED
         | ctrl::FORCE_DUPLEX

@@ -241,7 +241,7 @@ impl<I: Irq> Interrupts<I> {
         self.is_link(causes) || causes & OTHERS != 0
     }
 
-    /// Whether the system wants the function back, since the last call.
+    /// Whether the system requested the function since the last call.
     pub(super) fn take_removal(&self) -> bool {
         self.events.removal.as_ref().is_some_and(|event| event.take() > 0)
     }

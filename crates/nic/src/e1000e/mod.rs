@@ -97,7 +97,7 @@ use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortE
 use towpath_packet::{Backing, Direction, Offloads, Region};
 use tx::{TxParts, TxRing};
 
-/// Intel's vendor ID, and the devices that this driver knows (82574 datasheet §9.2.2; 82583V
+/// Intel's vendor ID, and the devices that this driver supports (82574 datasheet §9.2.2; 82583V
 /// §9.2.2).
 const INTEL: u32 = 0x8086;
 const CHIPS: [(u32, Chip); 3] = [
@@ -106,7 +106,7 @@ const CHIPS: [(u32, Chip); 3] = [
     (0x150c, Chip { name: "82583V", queues: 1 }),
 ];
 
-/// Device and vendor ID of the devices that this driver knows: the first word of their
+/// Device and vendor ID of the devices that this driver supports: the first word of their
 /// configuration space.
 pub const DEVICES: [u32; CHIPS.len()] = [CHIPS[0].0 << 16 | INTEL, CHIPS[1].0 << 16 | INTEL, CHIPS[2].0 << 16 | INTEL];
 
@@ -147,7 +147,7 @@ impl<B: Pci> E1000e<B> {
         E1000e { needs, ..self }
     }
 
-    /// With an ability that its bus knows of.
+    /// Adds an ability of its bus.
     #[must_use]
     pub fn with_ability(mut self, ability: Ability) -> E1000e<B> {
         self.info.abilities.push(ability);
@@ -157,8 +157,8 @@ impl<B: Pci> E1000e<B> {
     /// Resets the device behind `bus` and reads its address. `name` becomes [`Info::name`].
     ///
     /// # Errors
-    /// [`OpenError`]: an option breaks a rule, the driver does not know the device, the device does
-    /// not answer, or the bus can't protect memory by the policy.
+    /// [`OpenError`]: an option breaks a rule, the driver does not support the device, the device
+    /// does not answer, or the bus can't protect memory by the policy.
     pub fn open(bus: B, name: &str, config: Config) -> Result<E1000e<B>, OpenError> {
         config.check()?;
         let id = bus.config_r32(0);

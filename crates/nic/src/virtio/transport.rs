@@ -101,7 +101,7 @@ pub trait Transport: Send + Sync + 'static {
     /// The condition of the device.
     fn condition(&self) -> Condition;
 
-    /// The device broke a rule of its queues: no more is to be had from it.
+    /// The device broke a rule of its queues: ends its connection, if it has one.
     fn disconnect(&self) {}
 
     /// Stops the device and makes it as new, with the function by its bus if `function` is set.

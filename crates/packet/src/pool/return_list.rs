@@ -4,8 +4,8 @@
 //!
 //! The list is linked through [`Meta::next`], which a free chunk does not need. Pushing is one
 //! compare-and-swap. One thread takes the whole list by one swap, so no node is ever popped from
-//! under a reader and no tag against ABA is needed. The list can be *closed*: nothing is pushed
-//! from then on, and the pusher learns of it (the pool has become an orphan).
+//! under a reader and no tag against ABA is needed. The list can be *closed*: from then on a push
+//! is refused (the pool has become an orphan).
 
 use super::shared::{Kind, PoolShared, destroy};
 use crate::meta::Meta;

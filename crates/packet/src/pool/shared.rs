@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     Direct,
     /// References to other chunks, which they keep alive.
     Indirect,
-    /// Memory of an external owner, which learns when some is free.
+    /// Memory of an external owner, which is notified when some is free.
     ExtBuf(Arc<dyn ExtBufOwner>),
     /// Memory of objects that the buffers own, each an allocation of its own.
     Owned,

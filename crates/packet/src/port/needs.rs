@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub enum Capability {
     /// Files of other users, whatever their mode.
     DacOverride = 1,
-    /// The configuration of interfaces, and what netlink tells of other namespaces.
+    /// The configuration of interfaces, and what netlink reports of other namespaces.
     NetAdmin = 12,
     /// AF_PACKET and AF_XDP sockets.
     NetRaw = 13,

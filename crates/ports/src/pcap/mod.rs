@@ -94,7 +94,7 @@ use towpath_packet::port::{
 use towpath_packet::{Batch, Cache, Counters, Direction, Offloads};
 use tx::Output;
 
-/// Opens a file. One that is read is parsed up to its first interface, which tells the layer; one
+/// Opens a file. One that is read is parsed up to its first interface, which has the layer; one
 /// that is written is created.
 ///
 /// # Errors

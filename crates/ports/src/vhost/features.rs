@@ -18,7 +18,7 @@ pub(super) const VERSION_1: u64 = 1 << 32;
 /// Packed rings (`VIRTIO_F_RING_PACKED`).
 pub(super) const RING_PACKED: u64 = 1 << 34;
 
-/// Each bit that the port knows, in the words of the log.
+/// The names of the bits in the log.
 const NAMES: [(u32, &str); 24] = [
     (0, "csum"),
     (1, "guest-csum"),
@@ -67,7 +67,7 @@ pub(super) fn offered(config: &Config, queues: u16) -> u64 {
         | when(config.in_order, &[35])
 }
 
-/// The offloads among them, of which a guest takes what it likes.
+/// The offloads among them, any of which a guest may accept.
 pub(super) fn offloads(config: &Config) -> Offloads {
     let when = |on: bool, offloads| if on { offloads } else { Offloads::NONE };
     let super_packets = when(config.tso, TSO).with(when(config.uso, Offloads::USO));

@@ -30,7 +30,7 @@ const MAX_PIECES: usize = 1024;
 const PAUSE: Duration = Duration::from_micros(50);
 /// Looks at a ring that a worker has, before the control thread sleeps in between.
 const LOOKS: u32 = 64;
-/// Looks between two that ask whether the worker is held by a counter.
+/// Looks between two that check whether the worker is held by a counter.
 const RELIEF: u32 = 1024;
 
 /// Bits of virtio-net (virtio 1.2, 5.1.3 and 6).
@@ -169,7 +169,7 @@ impl Ring {
         }
     }
 
-    /// Shows completed chains to the guest, and announces them if it wants that.
+    /// Shows completed chains to the guest, and calls it if it requests that.
     #[inline]
     pub(super) fn publish(&mut self, events: &RingEvents) {
         let wanted = self.device.publish();

@@ -416,7 +416,7 @@ impl Session {
         let changed = self.rings.get_mut(ring).map_or(Ok(()), |ring| change(ring, &self.around));
         changed.map_err(|why| Refusal::Ring { ring, why })?;
         match self.start(ring) {
-            // Its front end does not know what it left out; the link would go up and down for ever.
+            // The same front end would leave it out again; the link would go up and down for ever.
             Ok(()) | Err(RingRefusal::Legacy) => Ok(None),
             Err(why) => {
                 self.rings.get_mut(ring).into_iter().for_each(RingControl::forget_kick);

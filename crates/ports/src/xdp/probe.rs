@@ -191,7 +191,7 @@ pub(super) fn probe(
     let wakeup = if config.wakeup == Want::Off { 0 } else { bind::NEED_WAKEUP };
     let zero_copy = if config.copy == Want::Require { (false, true) } else { variants(config.zero_copy, true) };
     let zero_copy = (zero_copy.0, zero_copy.1 && config.copy != Want::Off);
-    // Without a program nothing but the kernel's socket has to know fragments.
+    // Without a program only the kernel's socket has to support fragments.
     let program_frags = attached.is_none_or(|program| program.frags);
     let frags = variants(config.frags, program_frags);
     let (mut no_zero_copy, mut refused, mut last) = (OFF.to_owned(), None, io::ErrorKind::Unsupported.into());

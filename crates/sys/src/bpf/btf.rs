@@ -1,4 +1,5 @@
-//! BTF (`Documentation/bpf/btf.rst`): the types by which the kernel knows a program's function.
+//! BTF (`Documentation/bpf/btf.rst`): the types by which the kernel identifies a program's
+//! function.
 //!
 //! `bpftool prog` names functions by them, and a program attaches to another one's entry and exit
 //! (`fentry`, as `xdpdump` does) only if that has them. What is written here is
@@ -23,8 +24,8 @@ mod kind {
 }
 /// A signed integer of 32 bits, as `BTF_KIND_INT` has it behind its size.
 const SIGNED_32: u32 = 1 << 24 | 32;
-/// Bytes of `struct xdp_md`. Its members are not described: the kernel knows the context by the
-/// name.
+/// Bytes of `struct xdp_md`. Its members are not described: the kernel identifies the context by
+/// the name.
 const XDP_MD: u32 = 24;
 /// `BTF_FUNC_GLOBAL`.
 const GLOBAL: u32 = 1;

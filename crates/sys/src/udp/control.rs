@@ -125,7 +125,7 @@ impl Reported {
                 self.local = Some(IpAddr::from(array::<4>(value, 4)?)).filter(|local| !local.is_unspecified());
                 self.destination = Some(IpAddr::from(array::<4>(value, 8)?));
             }
-            // On an IPv6 socket a datagram of IPv4 has both; the other one says more.
+            // On an IPv6 socket a datagram of IPv4 has both; IP_PKTINFO also has the local address.
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 let destination = Ipv6Addr::from(array::<16>(value, 0)?);
                 if destination.to_ipv4_mapped().is_none() {

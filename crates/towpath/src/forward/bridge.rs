@@ -60,8 +60,8 @@ pub struct Bridge {
     pub drain: Duration,
     /// Packets that may wait for an egress that refuses them; what comes beyond is dropped.
     pub backlog: usize,
-    /// Whether the bridge knows VLANs. Otherwise it passes tags as they are, and its ports have no
-    /// [`mode`](BridgePort::mode).
+    /// Whether the bridge is VLAN-aware. Otherwise it passes tags as they are, and its ports have
+    /// no [`mode`](BridgePort::mode).
     pub vlans: bool,
     /// How long an address without a packet stays; zero: for ever.
     pub ageing: Duration,

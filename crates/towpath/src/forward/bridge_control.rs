@@ -42,7 +42,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct BridgeControl(Arc<Shared>);
 
-/// An address that a bridge knows.
+/// An entry of a bridge's forwarding database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FdbEntry {
@@ -170,7 +170,7 @@ impl BridgeControl {
         ports.join(&mut members, number, parts, accept)
     }
 
-    /// Detaches a port, and forgets the addresses behind it. What waits for it gets
+    /// Detaches a port, and removes the addresses behind it. What waits for it gets
     /// [`drain`](Bridge::drain) to leave. The counters of the port stay in the summary.
     ///
     /// # Errors

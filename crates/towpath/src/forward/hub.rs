@@ -112,8 +112,8 @@ impl<P> HubPorts<P> {
         all.and(self.settings.gso.allows())
     }
 
-    /// Starts a port under the name of `info`, and registers it. `state`: what the switch of each
-    /// worker knows of it.
+    /// Starts a port under the name of `info`, and registers it. `state`: the port's state in the
+    /// switch of each worker.
     ///
     /// # Errors
     /// Those of the port, or of the pool.

@@ -95,7 +95,7 @@ pub(crate) struct Recovered {
     pub(crate) again: VecDeque<u16>,
 }
 
-/// What a device remembers of an entry.
+/// A device's own copy of an entry's state.
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     next: u16,

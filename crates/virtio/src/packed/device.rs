@@ -347,7 +347,7 @@ impl<W: RingWords> Device<W> {
     }
 
     /// Makes the completed chains known, by one store of the first one's flags. Returns whether the
-    /// driver wants a call.
+    /// driver needs a call.
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {
@@ -405,8 +405,8 @@ impl<W: RingWords> Device<W> {
         self.areas.device.store32(EVENT, word(0, false, DISABLE), Relaxed);
     }
 
-    /// Requests a kick for the next available chain. Returns true if there is one already, of which
-    /// no kick tells: then this side must not sleep.
+    /// Requests a kick for the next available chain. Returns true if there is one already, for
+    /// which no kick comes: then this side must not sleep.
     #[must_use = "a kick for chains that are available already never comes"]
     pub fn enable_kicks(&mut self) -> bool {
         // One store: the position never goes with other flags.
@@ -429,7 +429,7 @@ impl<W: RingWords> Device<W> {
         Base { avail: self.next_avail.encode(), used: self.published().encode() }
     }
 
-    /// The position that the driver knows as used.
+    /// The position up to which chains were published as used.
     fn published(&self) -> Position {
         self.next_used.back(self.unpublished, self.size)
     }

@@ -167,7 +167,7 @@ impl<W: RingWords> Driver<W> {
     }
 
     /// Makes the added chains available, by one store of the first one's flags. Returns whether the
-    /// device wants a kick.
+    /// device needs a kick.
     #[inline]
     #[must_use = "a device that sleeps waits for the kick"]
     pub fn publish(&mut self) -> bool {
@@ -255,8 +255,8 @@ impl<W: RingWords> Driver<W> {
         self.areas.driver.store32(EVENT, word(0, false, DISABLE), Relaxed);
     }
 
-    /// Requests a call for the next used chain. Returns true if there is one already, of which no
-    /// call tells: then this side must not sleep.
+    /// Requests a call for the next used chain. Returns true if there is one already, for which no
+    /// call comes: then this side must not sleep.
     #[must_use = "a call for chains that are used already never comes"]
     pub fn enable_calls(&self) -> bool {
         // One store: the position never goes with other flags.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   Descriptor Area    ring of N descriptors, written by both sides in turn
-//!   Driver Area        where the driver wants a call   (event suppression)
-//!   Device Area        where the device wants a kick
+//!   Driver Area        where the driver requests a call   (event suppression)
+//!   Device Area        where the device requests a kick
 //!
 //!            used by the device        available
 //!   ─────┬──────────────────────┬───────────────────┬──────────────

@@ -24,7 +24,7 @@ pub struct Device<W = Area> {
     /// The next available entry, and the driver's index as last loaded.
     next_avail: u16,
     avail_seen: u16,
-    /// The next used entry to write, and the one that the driver knows.
+    /// The next used entry to write, and the one that was published.
     next_used: u16,
     published: u16,
     order: Option<InOrder>,
@@ -262,7 +262,7 @@ impl<W: RingWords> Device<W> {
     }
 
     /// Makes the completed chains known, by one store of the index. Returns whether the driver
-    /// wants a call.
+    /// needs a call.
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {
@@ -320,8 +320,8 @@ impl<W: RingWords> Device<W> {
         }
     }
 
-    /// Requests a kick for the next available chain. Returns true if there is one already, of which
-    /// no kick tells: then this side must not sleep.
+    /// Requests a kick for the next available chain. Returns true if there is one already, for
+    /// which no kick comes: then this side must not sleep.
     #[must_use = "a kick for chains that are available already never comes"]
     pub fn enable_kicks(&mut self) -> bool {
         if self.features.event_idx {

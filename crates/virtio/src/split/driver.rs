@@ -23,7 +23,7 @@ pub struct Driver<W = Area> {
     free_head: u16,
     free: u16,
     flight: InFlight,
-    /// The next available index, and the one that the device knows.
+    /// The next available index, and the one that was published.
     next_avail: u16,
     published: u16,
     /// The next used index to read, and the device's as last loaded.
@@ -173,7 +173,7 @@ impl<W: RingWords> Driver<W> {
     }
 
     /// Makes the added chains available, by one store of the index. Returns whether the device
-    /// wants a kick.
+    /// needs a kick.
     #[inline]
     #[must_use = "a device that sleeps waits for the kick"]
     pub fn publish(&mut self) -> bool {
@@ -301,8 +301,8 @@ impl<W: RingWords> Driver<W> {
         }
     }
 
-    /// Requests a call for the next used chain. Returns true if there is one already, of which no
-    /// call tells: then this side must not sleep.
+    /// Requests a call for the next used chain. Returns true if there is one already, for which no
+    /// call comes: then this side must not sleep.
     #[must_use = "a call for chains that are used already never comes"]
     pub fn enable_calls(&self) -> bool {
         if self.features.event_idx {

@@ -27,7 +27,7 @@ pub struct Message {
     pub number: u32,
     /// It is a reply.
     pub is_reply: bool,
-    /// It wants to be acknowledged.
+    /// It requires an acknowledgement.
     pub needs_reply: bool,
     /// Its payload.
     pub payload: Vec<u8>,
@@ -171,7 +171,7 @@ impl Channel {
         Err(ChannelError::Reply { expected: request, number })
     }
 
-    /// Sends a request, which wants to be acknowledged if `needs_reply`.
+    /// Sends a request, which requires an acknowledgement if `needs_reply`.
     ///
     /// # Errors
     /// [`ChannelError::Full`] if the peer leaves no room for a second; [`ChannelError::Closed`];

@@ -11,7 +11,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `request` | [`Request`]: the numbers and names of what a front end asks |
+//! | `request` | [`Request`]: the numbers and names of a front end's requests |
 //! | `payload` | the structures behind the header, of exact sizes |
 //! | `protocol` | [`protocol`]: bits of the protocol's own features |
 //! | `channel` | [`Channel`], [`Message`]: framed messages with descriptors on a socket |

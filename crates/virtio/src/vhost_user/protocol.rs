@@ -6,7 +6,7 @@ pub const MQ: u64 = 1 << 0;
 pub const LOG_SHMFD: u64 = 1 << 1;
 /// `SEND_RARP`.
 pub const RARP: u64 = 1 << 2;
-/// A request that wants to be acknowledged is.
+/// A request that requires an acknowledgement gets one.
 pub const REPLY_ACK: u64 = 1 << 3;
 /// `NET_SET_MTU`.
 pub const NET_MTU: u64 = 1 << 4;

@@ -1,4 +1,4 @@
-//! What a front end asks.
+//! The requests of a front end.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a worker remembers of neighbours: one slot per hash, no lock.
+//! A worker's own copies of neighbours: one slot per hash, no lock.
 
 use super::Key;
 use std::net::IpAddr;

@@ -13,10 +13,10 @@
 //! | file | content |
 //! |---|---|
 //! | `mod` | [`Neighbours`]: states, timers, limits, waiting packets |
-//! | `cache` | what one worker remembers of them |
+//! | `cache` | a worker's own copies of them |
 //! | `message` | ARP and neighbour discovery: read and written |
 //!
-//! All workers share one set, behind a lock. A worker asks for an address once, and remembers the
+//! All workers share one set, behind a lock. A worker looks an address up once, and keeps the
 //! answer until its time is over or the set's generation changes, which one load per burst shows:
 //! so no packet of an established flow takes the lock.
 //!

@@ -48,7 +48,7 @@ enum MapFailure {
 
 impl<D: Dma> TxRing<D> {
     /// Takes packets from the front of a batch, at most `most`; returns how many. Frames shorter
-    /// than `copybreak` are copied. The device does not know of them yet.
+    /// than `copybreak` are copied. The device does not see them yet.
     #[inline]
     pub(super) fn send(&mut self, batch: &mut Batch, most: usize, copybreak: usize) -> usize {
         self.copybreak = copybreak;

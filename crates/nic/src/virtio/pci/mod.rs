@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use towpath_bus::{BusError, Dma, Events, Irq, IrqKind, Mmio, Pci};
 
-/// Device and vendor ID of the devices that this driver knows, as the first word of configuration
-/// space has them: a network device, and a transitional one (§4.1.2).
+/// Device and vendor ID of the devices that this driver supports, as the first word of
+/// configuration space has them: a network device, and a transitional one (§4.1.2).
 pub const DEVICES: [u32; 2] = [0x1041_1af4, 0x1000_1af4];
 
 /// The common configuration (§4.1.4.3).

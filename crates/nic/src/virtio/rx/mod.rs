@@ -138,7 +138,7 @@ impl<D: Dma> RxRing<D> {
     }
 
     /// Adds buffers, once an eighth of the ring is free, and makes them available. Returns how
-    /// many, and whether the device wants a kick.
+    /// many, and whether the device needs a kick.
     #[inline]
     fn refill(&mut self) -> (usize, bool) {
         let free = self.size - usize::from(self.driver.in_flight()).min(self.size);
@@ -197,7 +197,7 @@ impl<D: Dma> RxRing<D> {
         let _ = self.mapper.flush();
     }
 
-    /// The device was reset, and knows no buffer: frees them all, and what was received and not
+    /// The device was reset, and has no buffer: frees them all, and what was received and not
     /// taken is lost.
     #[cold]
     fn restart(&mut self) {

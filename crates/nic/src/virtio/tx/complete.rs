@@ -102,7 +102,7 @@ impl<D: Dma> TxRing<D> {
         self.mapper.unmap_unused();
     }
 
-    /// The device was reset, and knows no chain: drops the packets that were in the ring, after
+    /// The device was reset, and has no chain: drops the packets that were in the ring, after
     /// those that it had used.
     #[cold]
     pub(super) fn restart(&mut self, reason: DropReason) {

@@ -33,7 +33,7 @@ enum Refusal {
 }
 
 impl<D: Dma> TxRing<D> {
-    /// Takes packets from the front of a batch; returns how many. The device does not know of them
+    /// Takes packets from the front of a batch; returns how many. The device does not see them
     /// before [`publish`](TxRing::publish).
     #[inline]
     pub(super) fn send(&mut self, batch: &mut Batch) -> usize {
@@ -71,7 +71,7 @@ impl<D: Dma> TxRing<D> {
         taken
     }
 
-    /// Makes the chains available; returns whether the device wants a kick.
+    /// Makes the chains available; returns whether the device needs a kick.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
         self.driver.publish()

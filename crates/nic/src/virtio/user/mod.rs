@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Both sides name memory by its address in this process. There is no configuration space and no
-//! control queue: the back end neither filters nor knows an address.
+//! control queue: the back end has no address and does not filter.
 //!
 //! **Trust.** The back end is the device, and one without an IOMMU: it maps all packet memory that
 //! the port shares with it, as DPDK's does. What it writes to rings and headers is checked; the
@@ -313,7 +313,7 @@ impl Transport for UserTransport {
         }
         self.shared.found.clear();
         match std::mem::replace(&mut state.search, Search::Idle) {
-            // Memory that was shared meanwhile is not known to the one that was found.
+            // The back end that was found lacks memory that was shared meanwhile.
             Search::Done(Ok(Some((connection, version)))) if version == state.version => {
                 match state.adopt(connection, &self.shared.events) {
                     Ok(()) => return Condition::Back,

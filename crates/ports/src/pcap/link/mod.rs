@@ -10,7 +10,7 @@
 //!   802.11, radiotap, PPI, addresses, 802.2; A-MSDUs       addresses kept, a frame     behind 802.2
 //!   Prism, AVS                                             of each subframe
 //!   FDDI, Token Ring, ATM  addresses, 802.2                addresses kept              behind 802.2
-//!   pflog, ENC, NFLOG,     what a firewall tells           a header is made            behind the header
+//!   pflog, ENC, NFLOG,     a firewall's record             a header is made            behind the header
 //!   ipnet, IPoIB
 //!   PKTAP, Juniper, LANE,  a header before another frame   that of the other frame
 //!   Broadcom's tags

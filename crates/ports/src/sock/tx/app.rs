@@ -1,4 +1,4 @@
-//! One application of the transmit queues: what it wants, its RX and FILL rings, and the queue that
+//! One application of the transmit queues: its rules, its RX and FILL rings, and the queue that
 //! has them.
 //!
 //! ```text

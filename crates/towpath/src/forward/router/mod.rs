@@ -181,8 +181,8 @@ impl RouterPorts {
         if self.interface.name.is_empty() { &self.port.info().name } else { &self.interface.name }
     }
 
-    /// The interface of this number as it is before a mirror knows better; `control`: the number of
-    /// its control port.
+    /// The interface of this number as it is before a mirror has read the kernel's; `control`: the
+    /// number of its control port.
     fn member(&self, number: usize, control: Option<usize>) -> Result<Member, StartError> {
         let (given, info) = (&self.interface, self.port.info());
         let own = info.interface.as_ref().and_then(|interface| interface.source_mac());
