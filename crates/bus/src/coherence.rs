@@ -1,5 +1,5 @@
-//! Whether the processors' caches see what a device writes, without cache maintenance, which a
-//! program can't do for a device.
+//! Coherence of DMA: whether the processors' caches see what a device writes, without cache
+//! maintenance, which a program can't do for a device.
 //!
 //! PCI devices of x86 are coherent. On other machines the device tree has the property, at the
 //! device's node or one above it (Linux: `drivers/of/address.c:of_dma_is_coherent`). ACPI's tables

@@ -1,10 +1,10 @@
-//! What goes wrong.
+//! The errors of a session.
 
 use crate::protocol::{Malformed, Refusal, SHORTEST, Statistic};
 use std::io;
 use towpath_packet::RegionError;
 
-/// What goes wrong.
+/// An error of a session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,4 +1,4 @@
-//! What an application asks for when it sends: the virtio-net header in front of a packet.
+//! Offload requests of sent packets: the virtio-net header in front of a packet.
 
 use crate::protocol::HEADER;
 use towpath_packet::GsoKind;

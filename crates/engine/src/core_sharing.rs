@@ -1,4 +1,4 @@
-//! How a busy worker shares its core with the receivers of what it delivers.
+//! Core sharing: a busy worker offers its core to the receivers of what it delivers.
 //!
 //! ```text
 //!   worker     ████████▌yield        ████████▌yield          ████████████████████████▌yield

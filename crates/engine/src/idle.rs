@@ -1,4 +1,4 @@
-//! What a worker does while no packet moves.
+//! Idling: what a worker does while no packet moves.
 //!
 //! ```text
 //!   turns without a packet:   0 ......... spins ........ + yields ..........►

@@ -1,4 +1,4 @@
-//! How the engine works.
+//! The configuration of the engine.
 
 use towpath_wire::offload::LinkKind;
 

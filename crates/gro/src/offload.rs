@@ -1,4 +1,4 @@
-//! What travels beside a packet, in and out of the engine.
+//! The offload metadata of a packet, in and out of the engine.
 
 use towpath_wire::offload::{Checksum, Gso};
 use towpath_wire::virtio_net::{Malformed, Undescribable, VnetHeader};

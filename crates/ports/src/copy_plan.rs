@@ -1,4 +1,4 @@
-//! What is copied of a packet whose bytes lie in an untrusted owner's pages, and what goes on as a
+//! The copy plan of a packet in an untrusted owner's pages: what is copied, and what goes on as a
 //! page.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What a kind of port is, and its options: one table for the parser, `towpath help`, the man pages
+//! Kinds of ports, and their options: one table for the parser, `towpath help`, the man pages
 //! and the completion.
 //!
 //! Each port has its table beside its configuration, as `KIND`. [`Options`](crate::uri::Options)

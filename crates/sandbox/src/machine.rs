@@ -1,4 +1,4 @@
-//! What this kernel could enforce.
+//! The parts of a sandbox that this kernel can enforce.
 
 use crate::names;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What is left to a datapath or a port: requests of sent packets, and whether a received packet
+//! Offloads to a datapath or a port: requests of sent packets, and whether a received packet
 //! is sound.
 
 use smoltcp::phy::{Checksum, DeviceCapabilities, Medium};

@@ -1,4 +1,4 @@
-//! How much memory this process may use: the machine's, or less by its control group.
+//! The limit of this process's memory: the machine's, or less by its control group.
 //!
 //! The hierarchies are expected at `/sys/fs/cgroup` (version 2) and `/sys/fs/cgroup/memory`
 //! (version 1), where systemd and containers have them.

@@ -1,5 +1,5 @@
-//! What an interface is and its changes, its counters, those of its queueing discipline and of a
-//! veth's other end, by `rtnetlink(7)`.
+//! Interfaces by `rtnetlink(7)`: what they are, their changes, their counters, and those of their
+//! queueing disciplines and of a veth's other end.
 
 use super::netlink::{Socket, attribute, message};
 use super::route_socket::{RouteSocket, group};

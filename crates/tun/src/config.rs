@@ -1,4 +1,4 @@
-//! How a device is made, or attached to.
+//! The configuration of a device that is made, or attached to.
 
 use crate::error::Error;
 use crate::offloads::Offloads;

@@ -1,4 +1,4 @@
-//! Why a device can't be opened or changed, and the mend.
+//! Errors: why a device can't be opened or changed, and the mend.
 
 use std::{error, fmt, io};
 

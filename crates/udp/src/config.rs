@@ -1,4 +1,4 @@
-//! How a socket works, and what the kernel granted.
+//! The configuration of a socket, and what the kernel granted.
 
 macro_rules! config {
     ($($(#[$doc:meta])* $field:ident: $ty:ty = $default:expr;)*) => {

@@ -1,4 +1,4 @@
-//! Where a queue goes on after its device was replaced: the base of vhost-user.
+//! The base of vhost-user: where a queue goes on after its device was replaced.
 
 use crate::layout::Format;
 

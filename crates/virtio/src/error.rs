@@ -1,4 +1,4 @@
-//! What can be wrong with a queue, and with what the other side wrote.
+//! Errors: what can be wrong with a queue, and with what the other side wrote.
 
 use crate::layout::Format;
 

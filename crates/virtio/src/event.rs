@@ -1,4 +1,4 @@
-//! When the other side is to be notified (virtio 1.2, 2.7.7, 2.7.10 and 2.8.14).
+//! Event suppression: when the other side is to be notified (virtio 1.2, 2.7.7, 2.7.10 and 2.8.14).
 //!
 //! ```text
 //!   one that publishes:  store index or flags (Release) │ fence │ read event ── wanted? ──► notify

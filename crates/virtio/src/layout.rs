@@ -1,4 +1,4 @@
-//! Where the words of a queue lie, in both formats.
+//! The layout of a queue's words, in both formats.
 //!
 //! ```text
 //!   split (2.7)                                         packed (2.8)

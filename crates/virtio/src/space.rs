@@ -1,4 +1,4 @@
-//! Where the addresses of a ring lead.
+//! Address spaces: where the addresses of a ring lead.
 
 use crate::area::{Area, RingWords};
 use crate::chain::Piece;

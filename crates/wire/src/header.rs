@@ -1,4 +1,4 @@
-//! How fixed headers become types.
+//! The macro that makes types of fixed headers.
 //!
 //! `header!` turns a table of fields into `HEADER_LEN`, the constants in `offset`, and
 //! `Header<B>`: getters over any `B` that borrows an array of exactly that length, setters over

@@ -1,4 +1,4 @@
-//! What IPv4 and IPv6 have in common.
+//! The parts that IPv4 and IPv6 have in common.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! What travels beside a packet: its checksum's state and its segmentation, in the terms of Linux'
-//! `sk_buff`.
+//! The offload metadata of a packet: its checksum's state and its segmentation, in the terms of
+//! Linux' `sk_buff`.
 //!
 //! Every crate uses these types. [`virtio_net`](crate::virtio_net) writes them as bytes.
 

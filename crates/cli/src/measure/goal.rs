@@ -1,4 +1,4 @@
-//! What a load is, by the trials at it: a lower bound of the throughput, an upper bound, or not
+//! Goals: by the trials at it, a load is a lower bound of the throughput, an upper bound, or not
 //! decided yet.
 //!
 //! As in [MLRsearch](https://datatracker.ietf.org/doc/draft-ietf-bmwg-mlrsearch/): a goal asks for

@@ -1,4 +1,4 @@
-//! Where metrics are served, and the server.
+//! The address of the metrics, and the server there.
 
 use super::http::Http;
 use crate::control::Service;

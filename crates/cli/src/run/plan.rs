@@ -1,4 +1,4 @@
-//! What a reload changes: the difference of two files.
+//! The plan of a reload: the difference of two files.
 //!
 //! | what differs | what happens |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What the datapath counts for a session.
+//! The statistics of a session, counted by the datapath.
 
 macro_rules! statistics {
     ($($(#[$doc:meta])* $variant:ident $field:ident = $entry:literal;)*) => {

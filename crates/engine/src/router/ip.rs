@@ -1,4 +1,4 @@
-//! What a router requires of an IP packet before it forwards it
+//! Validation of IP packets: what a router requires before it forwards
 //! ([RFC 1812](https://www.rfc-editor.org/rfc/rfc1812) section 5,
 //! [RFC 8200](https://www.rfc-editor.org/rfc/rfc8200)), in the order and with the answers of Linux.
 //!

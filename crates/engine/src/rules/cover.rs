@@ -1,4 +1,4 @@
-//! Whether one match covers another one: every packet of the second matches the first.
+//! Cover: whether every packet of one match also matches another one.
 
 use super::{Match, Prefix, Span};
 use std::net::IpAddr;

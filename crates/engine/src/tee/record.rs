@@ -1,4 +1,4 @@
-//! What is noted about a packet beside its bytes: three words of a record.
+//! The metadata of a packet in a tee's ring: three words of a record.
 //!
 //! ```text
 //!   word 0   time, nanoseconds since the epoch

@@ -1,4 +1,4 @@
-//! Which flow the next packet is expected to join, so that it is found without a hash.
+//! Expectation: the flow that the next packet probably joins is found without a hash.
 
 use super::{Flow, Table};
 

@@ -1,4 +1,4 @@
-//! What firmware has set up: rings, channels, flows.
+//! The set-up by firmware: rings, channels, flows.
 
 /// A ring.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,5 @@
-//! How many packets one doorbell announces, and the handle that changes this number while a port
-//! runs.
+//! Doorbell batching: how many packets one doorbell announces, and the handle that changes this
+//! number while a port runs.
 //!
 //! Every driver in this crate stages packets and announces full batches. The rest of a burst, less
 //! than a batch, is announced at the end of the burst. `docs/batching.md` explains the discipline.

@@ -1,4 +1,4 @@
-//! Why a port can't be opened or started, as an error of the port.
+//! Errors of opening and starting a port.
 
 use super::option::ConfigError;
 use towpath_bus::{BusError, MapError};

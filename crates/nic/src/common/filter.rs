@@ -1,4 +1,4 @@
-//! Which frames a port receives: its address, other addresses, groups, VLANs; as options with text
+//! Receive filters: the port's address, other addresses, groups, VLANs; as options with text
 //! values, and as the tables of Intel's MACs.
 
 use super::option::ConfigError;

@@ -1,4 +1,4 @@
-//! What drivers share: each part is one mechanism, independent of any device.
+//! Mechanisms that drivers share, each independent of any device.
 //!
 //! | file | mechanism |
 //! |---|---|

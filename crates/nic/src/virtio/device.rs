@@ -1,4 +1,4 @@
-//! What the queues of a device share: its condition, its reset and its end.
+//! The device as its queues share it: its condition, its reset and its end.
 
 use super::command::Commands;
 use super::config::Config;

@@ -1,4 +1,5 @@
-//! What a port is, what it can do, and what it needs of the packets that it sends.
+//! The description of a port: what it is, what it can do, and what it needs of the packets that it
+//! sends.
 
 use super::PortError;
 use crate::offload::Offloads;

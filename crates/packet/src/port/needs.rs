@@ -1,4 +1,4 @@
-//! What a port uses of the kernel after it was started: the basis of a sandbox.
+//! The needs of a port: what it uses of the kernel after its start, as the basis of a sandbox.
 //!
 //! ```text
 //!   Port::needs ──► Needs ─┬─ capabilities   kept, all others are dropped

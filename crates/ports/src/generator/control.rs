@@ -1,4 +1,4 @@
-//! What a running generator reports: how it keeps its rate, and what it found in tags.
+//! The control of a running generator: how it keeps its rate, and what it found in tags.
 
 use super::pace::PaceShared;
 use super::verify::Verifier;

@@ -1,4 +1,4 @@
-//! What a generator writes to the beginning of a payload: the flow and the packet's number; with
+//! The tag at the beginning of a payload: the flow and the packet's number; with
 //! `stamp=time` also the trial and the time.
 
 /// Bytes of a tag.

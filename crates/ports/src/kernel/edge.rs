@@ -1,4 +1,4 @@
-//! What the kernel lost around a port: the drop counters of its interface, of the interface's
+//! Losses of the kernel around a port: the drop counters of its interface, of the interface's
 //! queueing discipline, and of the other end of a veth.
 //!
 //! ```text

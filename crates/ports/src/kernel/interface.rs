@@ -1,4 +1,4 @@
-//! What the interface of a port is, for [`Info`](towpath_packet::port::Info).
+//! The interface of a port, for [`Info`](towpath_packet::port::Info).
 
 use towpath_packet::port::Interface;
 use towpath_sys::netdev::Control;

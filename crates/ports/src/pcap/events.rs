@@ -1,4 +1,4 @@
-//! What happened to the records of a file, and how its rate was kept: the port's control.
+//! The control of a capture file: what happened to its records, and how its rate was kept.
 
 use super::link::Unfit;
 use super::parse::{EMPTY, OTHER_LINK};

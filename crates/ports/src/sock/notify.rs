@@ -1,4 +1,4 @@
-//! How queues, the server thread and applications wake each other.
+//! Wake-ups between queues, the server thread and applications.
 //!
 //! | sleeper | woken by | last look |
 //! |---|---|---|

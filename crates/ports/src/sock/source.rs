@@ -1,4 +1,4 @@
-//! What applications may send: the source addresses of their frames, by `source=`.
+//! Source filters: the addresses that applications may send from, by `source=`.
 //!
 //! ```text
 //!   source=1000:02:00:00:00:00:01 10.0.0.2 2001:db8::/64+*:any

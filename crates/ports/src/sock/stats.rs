@@ -1,4 +1,4 @@
-//! What the port counts: events for its operator, statistics for each application, a log of
+//! Statistics: events for the operator, statistics for each application, a log of
 //! sessions.
 
 use super::limits::{Account, EndedRings, Limits};

@@ -1,4 +1,4 @@
-//! What applications ask for in front of a frame: a checksum to complete, or segmentation.
+//! Transmit metadata in front of a frame: a request to complete a checksum, or to segment.
 //!
 //! ```text
 //!   virtio-net header   10 bytes, as in front of received packets: checksum, segmentation

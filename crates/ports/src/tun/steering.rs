@@ -1,5 +1,5 @@
-//! Whether a program keeps each flow in one queue: the option, and the report. The program is that
-//! of [`towpath_tun::steering`].
+//! Steering: a program keeps each flow in one queue; the option, and the report. The program is
+//! that of [`towpath_tun::steering`].
 
 use super::config::Kind;
 use crate::uri::Want;

@@ -1,4 +1,4 @@
-//! What happened on the rings of a port, for the port's control.
+//! Events on the rings of a port, for the port's control.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -1,4 +1,4 @@
-//! What the device offers, and the names of it.
+//! The features that the device offers, and their names.
 
 use super::config::Config;
 use crate::kernel::ability::TSO;

@@ -1,4 +1,4 @@
-//! Why a request of a front end is refused, and why its connection ends.
+//! Refusals: why a front end's request is refused, or its connection ends.
 
 use super::descriptors::DescriptorError;
 use super::inflight::RecordError;

@@ -1,4 +1,4 @@
-//! What a front end set of one ring, and whether it runs.
+//! The control of one ring: what the front end has set, and whether it runs.
 //!
 //! ```text
 //!             NUM, ADDR, BASE, KICK, ENABLE 1 + features, memory

@@ -1,4 +1,4 @@
-//! What the control thread counts, and the log of connections.
+//! Statistics of the control thread, and the log of connections.
 
 use super::events::RingEvents;
 use std::collections::VecDeque;

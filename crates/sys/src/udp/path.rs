@@ -1,4 +1,4 @@
-//! What a datagram has beside its bytes.
+//! The path of a datagram: its addresses, interface and traffic class.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;

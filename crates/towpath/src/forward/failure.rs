@@ -1,4 +1,4 @@
-//! What failed in a run.
+//! The failures of a run.
 
 use super::Summary;
 use std::fmt;

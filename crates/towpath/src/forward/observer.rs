@@ -1,4 +1,4 @@
-//! What can be seen of joined ports from any thread, before, while and after they run.
+//! Joined ports as any thread can see them, before, while and after they run.
 
 use super::{BridgeControl, PortControls, RouterControl};
 use crate::tee::{Tee, TeeConfig, TeeError, TeeSink, Teeable};

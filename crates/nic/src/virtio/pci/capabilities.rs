@@ -1,4 +1,4 @@
-//! Where the registers of a function are: vendor capabilities (virtio 1.2 §4.1.4).
+//! Vendor capabilities: where the registers of a function are (virtio 1.2 §4.1.4).
 
 use towpath_bus::{BusError, Mmio, Pci};
 

@@ -1,4 +1,4 @@
-//! Which packets a user's applications may ask for: `allow=USER:MATCH+USER:default`.
+//! Claims: the packets that a user's applications may ask for, `allow=USER:MATCH+USER:default`.
 
 use crate::uri::Options;
 use std::fmt;

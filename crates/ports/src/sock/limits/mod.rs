@@ -1,4 +1,4 @@
-//! What applications may have of the port, each user's and all together.
+//! Limits: what applications may have of the port, each user's and all together.
 //!
 //! ```text
 //!   Hello ──► Account::take(user, amounts) ──► Share, held by the session, or by its memory
