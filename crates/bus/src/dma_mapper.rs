@@ -169,8 +169,8 @@ impl<D: Dma> DmaMapper<D> {
         self.map(at, chunk.len(), Access::Read)
     }
 
-    /// Maps the first of some pieces of a packet for the device to read, and the pieces after it
-    /// as long as they lie side by side in memory, in either direction, and fit into a slot: with
+    /// Maps the first of some pieces of a packet for the device to read, and with it the pieces
+    /// after it that lie side by side in memory, in either direction, and fit into a slot. With
     /// VFIO each mapping is a system call. They are unmapped together. Only pages of the pieces
     /// come into reach.
     ///

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! An attached buffer costs one 64-byte Meta and no copy. Its token is stored in a table of the
-//! pool, four to a cache line, so that freeing is linking into a list: packets that are freed
-//! together cost one compare-and-swap together, and only the first buffer on an empty list calls
-//! the owner.
+//! pool, four to a cache line, so that freeing is linking into a list. Packets that are freed
+//! together cost one compare-and-swap together. Only the first buffer on an empty list calls the
+//! owner.
 //!
 //! An external buffer is a fragment of a packet and never the linear part, which is where headers
 //! are written. Its bytes are *untrusted*: the owner may write to them at any moment (see

@@ -6,9 +6,9 @@
 //!   [ free | full | full | full | full | full | free | free ]   indices only grow; slot = index & mask
 //! ```
 //!
-//! Each side keeps its own index and a copy of the other's in its own handle, and loads the shared
-//! one only if the copy shows too little room or too few items: at most one cache line of the other
-//! core moves per batch, not per item. The two shared indices lie 128 bytes apart, because
+//! Each side keeps its own index and a copy of the other's in its own handle. It loads the shared
+//! one only if the copy shows too little room or too few items. So at most one cache line of the
+//! other core moves per batch, not per item. The two shared indices lie 128 bytes apart, because
 //! processors fetch lines in pairs.
 //!
 //! Closing: each side sees that the other was dropped ([`Producer::is_closed`],
@@ -75,7 +75,7 @@ struct SpscShared<T> {
 }
 
 // SAFETY: a slot is touched by the producer while its index is in tail..head + capacity, by the
-// consumer while it is in head..tail, and by the last of the two when the ring is dropped; the
+// consumer while it is in head..tail, and by the last of the two when the ring is dropped. The
 // indices transfer it with release and acquire.
 unsafe impl<T: Send> Send for SpscShared<T> {}
 // SAFETY: as for Send.

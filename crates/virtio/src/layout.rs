@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A descriptor is two words of 64 bits. The second one is loaded and stored at once: an aligned
-//! 64-bit access is single on the machines that this crate is for, so that the flags of a packed
+//! 64-bit access is single on the machines that this crate is for. So the flags of a packed
 //! descriptor never come without the length and the id that were written before them.
 
 use crate::error::QueueError;

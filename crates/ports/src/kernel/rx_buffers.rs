@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A frame of ordinary size uses one head only. The rest of a super-packet goes to one large chunk
-//! instead of 32 small ones: the kernel copies a list of up to 8 addresses to its stack, and
-//! allocates for a longer one; and the packet has two fragments instead of 33.
+//! instead of 32 small ones. The kernel copies a list of up to 8 addresses to its stack, and
+//! allocates for a longer one. The packet has two fragments instead of 33.
 //!
 //! The port has few tails, so that they are reused while they are in the processor's cache. If all
 //! are in use the port reads nothing, and the kernel queues the packets.

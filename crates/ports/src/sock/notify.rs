@@ -221,7 +221,7 @@ impl PollFd {
     }
 }
 
-/// Why a [`PollFd`] is of no more use.
+/// Why a [`PollFd`] can't be used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unusable {
     /// The program has shut its end down.

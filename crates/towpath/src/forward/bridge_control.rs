@@ -66,7 +66,7 @@ pub struct BridgePortReading {
     pub name: String,
     /// Addresses that are known behind it.
     pub entries: u64,
-    /// Why it takes part no more, although it is not detached: its interface was deleted.
+    /// Why it is unused, although it is not detached: its interface was deleted.
     pub lost: Option<String>,
 }
 

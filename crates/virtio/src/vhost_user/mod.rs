@@ -16,8 +16,8 @@
 //! | `protocol` | [`protocol`]: bits of the protocol's own features |
 //! | `channel` | [`Channel`], [`Message`]: framed messages with descriptors on a socket |
 //!
-//! Both sides use the same code. A peer is not trusted: a message is bounded before it is stored,
-//! its size must be exactly that of its payload, and every descriptor that came with it is in
+//! Both sides use the same code. A peer is not trusted. A message is bounded before it is stored,
+//! and its size must be exactly that of its payload. Every descriptor that came with it is in
 //! [`Message::fds`], or in that of the next one if it came between two.
 
 mod channel;

@@ -16,9 +16,9 @@
 //! The result is the number of register accesses: it is exact, and that of silicon. Nanoseconds are
 //! the driver's own: there is one thread, the model works between the timed calls, a write is
 //! posted into a queue in memory, and reads are not timed. The cost of an access on silicon is no
-//! part of them: a read is a round trip through the interconnect, and a posted write costs the
-//! core from a store to some hundred nanoseconds, when it has to wait for those before it. The
-//! tables therefore have the break-even point: from what cost of a posted write on batching pays.
+//! part of them. A read is a round trip through the interconnect. A posted write costs the core
+//! from a store to some hundred nanoseconds, when it has to wait for those before it. The tables
+//! therefore have the break-even point: from what cost of a posted write on batching pays.
 //!
 //! The variants take turns, so that a slow moment of the machine affects all of them.
 //!

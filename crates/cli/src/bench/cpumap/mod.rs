@@ -10,7 +10,7 @@
 //! ```
 //!
 //! All rows have the same sender on the same end of the same veth, the same receiver behind the
-//! kernel's stack, and the same placement: the sender shares the first core with what receives
+//! kernel's stack, and the same placement. The sender shares the first core with what receives
 //! frames, the receiver shares the last one with what steering moves there. Answers of TCP leave
 //! directly by the veth in all rows. The sender segments in software and completes its checksums,
 //! so that frames come as from a wire. GRO behind a cpumap obeys the interface's setting

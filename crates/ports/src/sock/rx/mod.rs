@@ -119,7 +119,7 @@ impl SockRx {
         waiting
     }
 
-    /// Ends the session of an application whose poll descriptor is of no more use.
+    /// Ends the session of an application whose poll descriptor can't be used any more.
     #[cold]
     fn end(&self, app: &AppTx, why: Unusable) {
         match why {

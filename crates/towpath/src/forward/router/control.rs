@@ -177,7 +177,7 @@ pub struct RouterPortReading {
     pub number: u16,
     /// Its name and addresses, as they are now.
     pub interface: Interface,
-    /// Why it takes part no more, although it is not detached: its interface was deleted.
+    /// Why it is unused, although it is not detached: its interface was deleted.
     pub lost: Option<String>,
 }
 
