@@ -45,15 +45,6 @@ impl AnyDriver {
             AnyDriver::Ours(ours) => {
                 let segments: Vec<_> =
                     chain.iter().map(|&(addr, len, writable)| Segment { addr, len, writable }).collect();
-                // Both ways of adding one buffer, in turns.
-                if let [segment] = segments[..]
-                    && (segment.addr / 16).is_multiple_of(2)
-                {
-                    let mut buffers = Buffers { left: 1, segment, ids: Vec::new() };
-                    let added = ours.add_singles(segment.writable, &mut buffers);
-                    assert_eq!((added, buffers.left), (buffers.ids.len(), 1 - added));
-                    return buffers.ids.pop();
-                }
                 match ours.add(&segments) {
                     Ok(id) => Some(id),
                     Err(AddError::Full) => None,
@@ -61,6 +52,18 @@ impl AnyDriver {
                 }
             }
             AnyDriver::Naive(naive) => naive.add(chain),
+        }
+    }
+    /// Adds chains of one buffer each, as long as there is room.
+    fn add_singles(&mut self, writable: bool, buffers: &[Buffer]) -> Vec<u16> {
+        match self {
+            AnyDriver::Ours(ours) => {
+                let mut singles = Singles { left: buffers, ids: Vec::new() };
+                let added = ours.add_singles(writable, &mut singles);
+                assert_eq!((added, singles.left.len()), (singles.ids.len(), buffers.len() - added));
+                singles.ids
+            }
+            AnyDriver::Naive(naive) => buffers.iter().map_while(|&buffer| naive.add(&[buffer])).collect(),
         }
     }
     fn publish(&mut self) -> bool {
@@ -96,17 +99,17 @@ impl AnyDriver {
 }
 
 /// Buffers of one kind, and the ids that they get.
-struct Buffers {
-    left: usize,
-    segment: Segment,
+struct Singles<'a> {
+    left: &'a [Buffer],
     ids: Vec<u16>,
 }
 
-impl SingleBuffers for Buffers {
+impl SingleBuffers for Singles<'_> {
     fn next(&mut self, id: u16) -> Option<(u64, NonZeroU32)> {
-        self.left = self.left.checked_sub(1)?;
+        let (&(addr, len, _), left) = self.left.split_first()?;
+        self.left = left;
         self.ids.push(id);
-        Some((self.segment.addr, NonZeroU32::new(self.segment.len)?))
+        Some((addr, NonZeroU32::new(len)?))
     }
 }
 
@@ -267,7 +270,8 @@ impl World {
 
     fn step(&mut self, what: u8, a: u8, b: u8) {
         match what % 16 {
-            0..4 => self.add(a % 4, b % 4, u32::from(a) + 1),
+            0..3 => self.add(a % 4, b % 4, u32::from(a) + 1),
+            3 => self.add_singles(a.is_multiple_of(2), b % 6, u32::from(a) + 1),
             4 | 5 => self.publish_avail(),
             6 | 7 => self.take(),
             8 => self.take_singles(a.is_multiple_of(2), usize::from(b % 5)),
@@ -307,28 +311,44 @@ impl World {
         assert_eq!(self.driver.free(), self.free);
     }
 
-    fn add(&mut self, readable: u8, writable: u8, len: u32) {
-        let mut buffers: Vec<Buffer> = Vec::new();
-        for i in 0..readable + writable {
+    /// Buffers that no chain has; the lengths differ, from `len` on.
+    fn buffers(&mut self, writable: impl IntoIterator<Item = bool>, len: u32) -> Vec<Buffer> {
+        let buffer = |(len, writable)| {
             self.next_addr = (self.next_addr + 1) % 0x8000;
-            buffers.push((BASE + DATA as u64 + self.next_addr * 16, len + u32::from(i), i >= readable));
-        }
+            (BASE + DATA as u64 + self.next_addr * 16, len, writable)
+        };
+        (len..).zip(writable).map(buffer).collect()
+    }
+
+    fn add(&mut self, readable: u8, writable: u8, len: u32) {
+        let buffers = self.buffers((0..readable + writable).map(|i| i >= readable), len);
         if buffers.is_empty() || buffers.len() > self.shape.n.into() {
             return;
         }
         let slots = if self.shape.indirect && buffers.len() > 1 { 1 } else { buffers.len() as u16 };
         match self.driver.add(&buffers) {
-            Some(id) => {
-                assert!(slots <= self.free && id < self.shape.n);
-                let ids = self.added.iter().chain(&self.available).map(|record| record.id);
-                let ids = ids.chain(self.taken.iter().map(|taken| taken.0.id));
-                let mut ids = ids.chain(self.completed.iter().chain(&self.used).map(|used| used.0));
-                assert!(ids.all(|other| other != id), "an id in flight is given again");
-                self.free -= slots;
-                self.added.push(Record { id, slots, buffers });
-            }
+            Some(id) => self.added(id, slots, buffers),
             None => assert!(slots > self.free, "full with {} free", self.free),
         }
+    }
+
+    fn add_singles(&mut self, writable: bool, n: u8, len: u32) {
+        let buffers = self.buffers((0..n).map(|_| writable), len);
+        let ids = self.driver.add_singles(writable, &buffers);
+        assert_eq!(ids.len(), buffers.len().min(self.free.into()));
+        for (id, buffer) in ids.into_iter().zip(buffers) {
+            self.added(id, 1, vec![buffer]);
+        }
+    }
+
+    fn added(&mut self, id: u16, slots: u16, buffers: Vec<Buffer>) {
+        assert!(slots <= self.free && id < self.shape.n);
+        let ids = self.added.iter().chain(&self.available).map(|record| record.id);
+        let ids = ids.chain(self.taken.iter().map(|taken| taken.0.id));
+        let mut ids = ids.chain(self.completed.iter().chain(&self.used).map(|used| used.0));
+        assert!(ids.all(|other| other != id), "an id in flight is given again");
+        self.free -= slots;
+        self.added.push(Record { id, slots, buffers });
     }
 
     fn publish_avail(&mut self) {
@@ -475,7 +495,9 @@ fn every_queue_goes_around_the_ring_and_its_indices() {
             let mut world = World::new(shape, *ours, true);
             // The indices of a split queue wrap after 65 536 chains.
             for round in 0..if shape.packed { 300 } else { 8300 } {
-                (0..8).for_each(|i| world.add((round + i) as u8 % 2, 1 + i as u8 % 2, round % 700 + 1));
+                // As many descriptors as there are: 12, then 4.
+                (0..6).for_each(|i| world.add((round + i) as u8 % 2, 1 + i as u8 % 2, round % 700 + 1));
+                world.add_singles(round.is_multiple_of(2), 4, round % 700 + 1);
                 world.publish_avail();
                 while !world.available.is_empty() {
                     world.take();
