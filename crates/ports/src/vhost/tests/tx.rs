@@ -26,6 +26,11 @@ impl Posted {
             .map(|i| if i + 1 == parts { len - each * i } else { each })
             .map(|n| (self.guest.buffer(n), n))
             .collect();
+        self.post_pieces(pieces);
+    }
+
+    /// Posts a chain of buffers, by address and length.
+    fn post_pieces(&mut self, pieces: Vec<(u64, usize)>) {
         let chain: Vec<_> = pieces.iter().map(|&(addr, n)| Segment::writable(addr, n as u32)).collect();
         let id = self.guest.driver.add(&chain).unwrap();
         self.buffers[usize::from(id)] = pieces;
@@ -106,6 +111,34 @@ fn packets_of_any_size_are_written_in_order_and_unchanged_in_every_kind_of_ring(
             }
             drop(posted.tx);
             posted.guest.balances();
+        }
+    }
+}
+
+#[test]
+fn a_buffer_that_is_posted_again_gets_the_header_of_its_new_packet() {
+    for (format, features) in kinds() {
+        let all = feature::GUEST_CSUM | feature::GUEST_USO4 | feature::GUEST_USO6;
+        let mut posted = Posted::new(format, features | all);
+        let place = (posted.guest.buffer(4096), 4096);
+        posted.guest.write(place.0, &[0xff; 12]);
+        let (header, bytes) = udp_super(1000, 3);
+        let plain = |flags| [flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        let mut segmented = header;
+        segmented[10] = 1;
+        for expected in [plain(0), plain(0), segmented, plain(2), segmented, plain(0), plain(2), plain(0)] {
+            let mut packet = posted.packet(&bytes);
+            match expected[0] {
+                0 => {}
+                2 => packet.set_csum(Checksum::Verified),
+                _ => {
+                    packet.set_csum(Checksum::Partial { start: 34, offset: 6 });
+                    packet.set_gso(Some(Gso { kind: GsoKind::Udp, ecn: false, size: 1000, segs: 0, hdr_len: 42 }));
+                }
+            }
+            posted.post_pieces(vec![place]);
+            assert_eq!(posted.tx.tx(&mut batch([packet])), 1);
+            assert!(posted.received() == [(expected, bytes.clone())], "{format:?} {features:#x}: {expected:?}");
         }
     }
 }
