@@ -4,6 +4,7 @@
 use super::config::Config;
 use super::rx::RxChains;
 use towpath_packet::Offloads;
+use towpath_virtio::Format;
 
 /// The device completes partial checksums.
 pub(super) const CSUM: u64 = 1;
@@ -104,10 +105,15 @@ pub(super) fn rx_chains(bits: u64, room: usize, size: u16) -> (u64, Option<RxCha
     if bits & MRG_RXBUF != 0 || bits & GUEST_GSO == 0 {
         return (bits, None);
     }
-    match RxChains::new(header(bits) + SUPER_PACKET, room, size, bits & INDIRECT_DESC != 0) {
+    match RxChains::new((header(bits), SUPER_PACKET), room, size, format(bits), bits & INDIRECT_DESC != 0) {
         None => (bits & !GUEST_GSO, None),
         chains => (bits, chains),
     }
+}
+
+/// The format of all rings.
+pub(super) fn format(bits: u64) -> Format {
+    if bits & RING_PACKED != 0 { Format::Packed } else { Format::Split }
 }
 
 /// Bytes of a header in front of each packet, in both directions (§5.1.6).
@@ -176,11 +182,17 @@ mod tests {
     #[test]
     fn super_packets_that_are_not_mergeable_need_chains_of_64_kib() {
         let tso = GUEST_CSUM | GUEST_TSO4 | GUEST_ECN;
-        let chains = |buffers, posted| Some(RxChains { buffers, posted });
+        let chains = |buffers, posted| Some((buffers, posted));
+        let rx_chains = |bits, room, size| {
+            let (bits, chains) = rx_chains(bits, room, size);
+            (bits, chains.map(|chains| (chains.buffers, chains.posted)))
+        };
         assert_eq!(rx_chains(tso | MRG_RXBUF, 1920, 256), (tso | MRG_RXBUF, None));
         assert_eq!(rx_chains(GUEST_CSUM, 1920, 256), (GUEST_CSUM, None), "frames of the MTU");
         assert_eq!(rx_chains(tso | INDIRECT_DESC, 1920, 256), (tso | INDIRECT_DESC, chains(35, 16)));
         assert_eq!(rx_chains(tso, 1920, 256), (tso, chains(35, 7)), "descriptors of the ring");
+        let packed = tso | INDIRECT_DESC | RING_PACKED;
+        assert_eq!(rx_chains(packed, 1920, 144), (packed, chains(35, 4)), "and one for the header");
         assert_eq!(rx_chains(tso, 1920, 128), (GUEST_CSUM, None), "too few chains");
         assert_eq!(
             rx_chains(tso | INDIRECT_DESC, 1920, 32),

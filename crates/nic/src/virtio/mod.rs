@@ -78,7 +78,6 @@ use towpath_bus::{BusError, DmaPolicy, Domain};
 use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Direction, Offloads};
 use towpath_sys::Epoll;
-use towpath_virtio::Format;
 use towpath_wire::ethernet::Mac;
 use tx::{MAX_PIECES, TxParts, TxRing};
 
@@ -225,7 +224,7 @@ impl<T: Transport> Port for VirtioNet<T> {
         let domain = Domain::new(transport.dma().clone(), config.policy).map_err(|error| input(port, error))?;
         // Buffers for both rings, and as many on their way.
         let (ring, queues) = (usize::from(config.ring), usize::from(pairs));
-        let chained = chains.map_or(0, |RxChains { buffers, posted }| buffers * (posted + 1));
+        let chained = chains.map_or(0, |chains| chains.buffers * (chains.posted + 1));
         let memory = DeviceMemory::new(domain, start.pool, queues * (3 * ring + 512 + chained), queues * ring / 2);
         let memory = memory.map_err(failed)?;
         let rules = RxRules {
@@ -320,10 +319,10 @@ fn rings<T: Transport>(
     chains: Option<RxChains>,
     config: &Config,
 ) -> Result<(RingMemory, Vec<QueueMemory>), RingsError> {
-    let format = if bits & RING_PACKED != 0 { Format::Packed } else { Format::Split };
+    let format = features::format(bits);
     let [rx, tx] = [0, 1].map(|queue| ring_size(transport, queue, config));
     let tables = |entries| if bits & INDIRECT_DESC != 0 { entries } else { 0 };
-    let [rx_entries, entries] = [chains.map_or(0, |chains| chains.buffers as u16), TABLE].map(tables);
+    let [rx_entries, entries] = [chains.map_or(0, RxChains::entries), TABLE].map(tables);
     let mut plans = Vec::new();
     for _ in 0..pairs {
         plans.push(QueuePlan { format, size: rx, entries: rx_entries, header: 0, buffer: 0 });

@@ -4,6 +4,7 @@ use crate::qtest::{DEFERRED, STRICT};
 use crate::rig::{PATIENCE, Rig, frame};
 use std::time::{Duration, Instant};
 use towpath_bus::{Bus, Dma, DmaPolicy};
+use towpath_model::iommu::Refuse;
 use towpath_model::virtio::{self as model, Device, FEATURES, Faults, VirtioBus};
 use towpath_model::wire::{Plug, Wire, cable};
 use towpath_nic::virtio::{Config, Copybreak, Filter, PciConfig, PciTransport, VirtioNet};
@@ -127,6 +128,29 @@ fn a_super_packet_that_is_not_mergeable_comes_in_a_chain_under_every_policy() {
             assert!(device.iommu().take_faults().is_empty(), "{what}");
         }
     }
+}
+
+#[test]
+fn chains_whose_translations_may_still_be_cached_become_no_packets() {
+    let mut config = config(false, false, STRICT);
+    (config.ring, config.copybreak) = (256, Some(Copybreak::new(0).unwrap()));
+    let model = model::Config { features: FEATURES | 1 << 7, ..model::Config::default() };
+    let (mut rig, device, mut far) = start(config, model);
+    let mut lost = 0;
+    for (refused, len) in [(Refuse::Never, 9000), (Refuse::Always, 5000), (Refuse::Always, 200), (Refuse::Never, 1000)]
+    {
+        device.iommu().refuse_flushes(refused);
+        assert!(far.send(&frame(len, len)));
+        device.run_until_idle();
+        let got: Vec<_> = rig.receive(0).iter().map(Packet::to_vec).collect();
+        let whole = refused == Refuse::Never;
+        assert!(got == if whole { vec![frame(len, len)] } else { vec![] }, "{len}");
+        lost += u64::from(!whole);
+        assert_eq!(rig.control.faults().lost_frames, lost, "{len}");
+    }
+    // Three buffers have the longer of the lost frames, one has the other.
+    assert_eq!(rig.control.faults().leaked, 4);
+    assert_eq!(device.violation(), None);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Against DPDK's `net_vhost`, which returns each frame with its Ethernet addresses swapped.
+//! Against DPDK's `net_vhost`, which returns each frame with its Ethernet addresses swapped, or as
+//! it is.
 
 use crate::rig::{PATIENCE, Rig, frame, pool};
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use towpath_nic::virtio::Config;
 use towpath_packet::port::{RxQueue, TxQueue};
-use towpath_packet::{Backing, Offloads};
+use towpath_packet::{Backing, Checksum, Gso, GsoKind, Offloads};
 use towpath_testing::{Need, needs};
 
 /// A running testpmd; killed on drop.
@@ -17,12 +18,12 @@ struct Testpmd {
 
 impl Testpmd {
     /// With one core for everything and no huge pages.
-    fn start(name: &str, options: &str, queues: u16) -> Testpmd {
+    fn start(name: &str, options: &str, mode: &str, queues: u16) -> Testpmd {
         let path = std::env::temp_dir().join(format!("towpath-testpmd-{}-{name}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let args = format!(
             "--lcores 0@0,1@0 --no-huge -m 128 --no-pci --no-shconf --no-telemetry --log-level=lib.vhost.config:error \
-             --vdev=net_vhost0,iface={}{options} -- --forward-mode=macswap --auto-start --nb-cores=1 \
+             --vdev=net_vhost0,iface={}{options} -- --forward-mode={mode} --auto-start --nb-cores=1 \
              --total-num-mbufs=8192 --rxq={queues} --txq={queues} --stats-period 60",
             path.display()
         );
@@ -104,7 +105,7 @@ fn frames_come_back_from_dpdk_byte_by_byte_in_every_kind_of_ring() {
         return;
     }
     // One after the other on the same back end, which sees each port come and go.
-    let testpmd = Testpmd::start("kinds", "", 1);
+    let testpmd = Testpmd::start("kinds", "", "macswap", 1);
     for (packed, mergeable, in_order, indirect, backing) in [
         (false, true, true, true, Backing::Memfd),
         (false, true, false, true, Backing::Memfd),
@@ -127,10 +128,68 @@ fn dpdk_serves_two_pairs_of_queues() {
     if !needs(name, &[Need::Program("dpdk-testpmd"), Need::Program("timeout")]) {
         return;
     }
-    let testpmd = Testpmd::start("pairs", ",queues=2", 2);
+    let testpmd = Testpmd::start("pairs", ",queues=2", "macswap", 2);
     let mut config = Config::default();
     config.queues = 2;
     let mut rig = Rig::open(config, testpmd.path(), pool(Backing::Memfd, 2048), Offloads::NONE);
     exchange(&mut rig, 10);
     end(rig, 2 * 10 * 24);
+}
+
+/// Which segments a super-packet becomes.
+const SEGMENTS: Gso = Gso { kind: GsoKind::Tcp4, ecn: false, size: 1448, segs: 0, hdr_len: 54 };
+
+/// A frame of TCP over IPv4, whose checksum is partial: the sum over the pseudo-header without the
+/// length, as DPDK writes it on the way back.
+fn tcp(seed: usize, len: usize) -> Vec<u8> {
+    let mut bytes = frame(seed, len);
+    let [high, low] = ((len - 14) as u16).to_be_bytes();
+    bytes[12..34].copy_from_slice(&[8, 0, 0x45, 0, high, low, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    bytes[46..48].copy_from_slice(&[0x50, 0x10]);
+    bytes[50..52].copy_from_slice(&[0x14, 0x09]);
+    bytes
+}
+
+/// DPDK marks what it receives as its own senders would, and so returns super-packets whole.
+#[test]
+fn long_frames_and_super_packets_come_back_from_dpdk_with_and_without_mergeable_buffers() {
+    let name = "long_frames_and_super_packets_come_back_from_dpdk_with_and_without_mergeable_buffers";
+    if !needs(name, &[Need::Program("dpdk-testpmd"), Need::Program("timeout")]) {
+        return;
+    }
+    let testpmd = Testpmd::start("supers", ",tso=1,legacy-ol-flags=1", "io", 1);
+    for (packed, mergeable, indirect) in
+        [(false, false, true), (true, false, true), (false, false, false), (true, false, false), (true, true, true)]
+    {
+        let what = format!("packed {packed}, mergeable {mergeable}, indirect {indirect}");
+        let mut config = Config::default();
+        (config.packed, config.mergeable, config.indirect, config.mtu) = (packed, mergeable, indirect, 9000);
+        let mut rig = Rig::open(config, testpmd.path(), pool(Backing::Memfd, 2048), Offloads::ALL);
+        for round in 0..20 {
+            // Four frames are the fewest that DPDK takes together.
+            let lens = if round % 2 == 0 { [60, 64, 300, 500, 9014] } else { [1000, 64, 1500, 1514, 4000] };
+            let plain = lens.map(|len| (frame(round, len), None));
+            let supers = [20_000, 65_549 - round].map(|len| (tcp(round, len), Some(SEGMENTS)));
+            let sent: Vec<_> = plain.into_iter().chain(supers).collect();
+            for (bytes, gso) in &sent {
+                let mut packet = rig.packet(&bytes.chunks(1900).collect::<Vec<_>>());
+                if gso.is_some() {
+                    packet.set_csum(Checksum::Partial { start: 34, offset: 16 });
+                    packet.set_gso(*gso);
+                }
+                assert!(rig.send(0, packet), "{what}");
+            }
+            let (begun, mut got) = (Instant::now(), Vec::new());
+            while got.len() < sent.len() {
+                assert!(begun.elapsed() < PATIENCE, "{what}: {} of {} came", got.len(), sent.len());
+                let came = rig.receive(0);
+                got.extend(came.iter().map(|packet| (packet.to_vec(), packet.gso().map(|gso| (gso.kind, gso.size)))));
+                rig.tx[0].reclaim();
+            }
+            let expected: Vec<_> =
+                sent.into_iter().map(|(bytes, gso)| (bytes, gso.map(|gso| (gso.kind, gso.size)))).collect();
+            assert!(got == expected, "{what}: packets came back changed");
+        }
+        end(rig, 20 * 7);
+    }
 }

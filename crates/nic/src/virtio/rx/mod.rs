@@ -67,9 +67,8 @@ pub(super) struct RxRing<D: Dma> {
     mapper: DmaMapper<D>,
     cache: Cache,
     copy_cache: Option<Cache>,
-    /// Bytes that fit in a copy, and in a buffer.
+    /// Bytes that fit in a copy.
     copy_room: usize,
-    room: usize,
     /// By the id of a chain; those of a chain of several buffers side by side.
     slots: Slots<RxSlot>,
     /// Chains that are posted, at most.
@@ -105,7 +104,6 @@ impl<D: Dma> RxRing<D> {
         }
         let of = copy_cache.as_ref().unwrap_or(&cache);
         let copy_room = of.chunk() - of.headroom();
-        let room = (cache.chunk() - cache.headroom()).max(1);
         let buffers = rules.chains.map_or(1, |chains| chains.buffers);
         let spares = rules.chains.map_or(size.into(), |chains| (chains.posted + 1) * chains.buffers);
         RxRing {
@@ -114,7 +112,6 @@ impl<D: Dma> RxRing<D> {
             cache,
             copy_cache,
             copy_room,
-            room,
             slots: Slots::new(u32::from(size) * buffers as u32),
             size: rules.chains.map_or(size.into(), |chains| chains.posted),
             spares: Vec::with_capacity(spares),
