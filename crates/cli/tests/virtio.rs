@@ -1,11 +1,11 @@
-//! `towpath fwd … virtio:…`: a back end of DPDK, and QEMU's device without a guest. `towpath bench
-//! vm`: every step at both sides of the rings has figures.
+//! `towpath fwd … virtio:…`: a back end of DPDK, one of another towpath, and QEMU's device without
+//! a guest. `towpath bench vm`: every step at both sides of the rings has figures.
 
 mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use support::traffic::{ping, tcp};
+use support::traffic::{Sample, copy, ping, tcp};
 use support::{Hosts, Need, Towpath, datapath, needs, until};
 
 /// A child that is killed on drop.
@@ -85,31 +85,87 @@ fn machine(hosts: &Hosts, directory: &Path) -> (Running, PathBuf) {
     (running, socket)
 }
 
+/// Bytes of the longest frame that is not a super-packet.
+const FRAME: u64 = 1514;
+
+/// Towpath joins host 1's tap and a device behind which host 2 is: ping and TCP go through it, and
+/// a file from host 2 comes unchanged, in super-packets or in frames.
+#[track_caller]
+fn carries(hosts: &mut Hosts, device: &str, supers: bool) {
+    let tap = format!("tap:e0?netns={},addr=10.0.0.1/24+fd00::1/64", hosts.one.name());
+    let mut towpath = Towpath::start(&["fwd", &tap, device]);
+    ping(hosts, "", "10.0.0.2");
+    ping(hosts, "", "fd00::2");
+    tcp(hosts, "10.0.0.2", "16M");
+    tcp(hosts, "fd00::2", "4M");
+    let sample = Sample::new("8M");
+    for address in ["10.0.0.1", "fd00::1"] {
+        let mut received = || towpath.look().ports.swap_remove(1).rx;
+        let before = received();
+        std::mem::swap(&mut hosts.one, &mut hosts.two);
+        copy(hosts, address, &sample);
+        std::mem::swap(&mut hosts.one, &mut hosts.two);
+        let after = received();
+        let mean = (after.bytes - before.bytes) / (after.packets - before.packets);
+        assert_eq!(mean > FRAME, supers, "{device}: {mean} bytes a packet");
+    }
+    let summary = towpath.stop().code(0).summary();
+    summary.is_balanced();
+    assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{device}: {summary:#?}");
+    let faults: Vec<_> = summary.events.iter().filter(|event| event.event != "bounced" && event.times > 0).collect();
+    assert!(faults.is_empty(), "{device}: {faults:?}");
+}
+
 /// One machine for all runs: each towpath finds the device as the previous one left it. Checksums
 /// and super-packets go through in both directions, since the tap takes and makes them.
 #[test]
-fn a_virtio_device_of_qemu_carries_ping_and_tcp_under_every_policy() {
-    require!("a_virtio_device_of_qemu_carries_ping_and_tcp_under_every_policy", "qemu-system-x86_64", "ping", "iperf3");
-    let hosts = Hosts::new();
+fn a_virtio_device_of_qemu_carries_ping_tcp_and_files_under_every_policy() {
+    require!(
+        "a_virtio_device_of_qemu_carries_ping_tcp_and_files_under_every_policy",
+        "qemu-system-x86_64",
+        "ping",
+        "iperf3",
+        "socat"
+    );
+    let mut hosts = Hosts::new();
     let directory = tempfile::tempdir().unwrap();
     let (_machine, socket) = machine(&hosts, directory.path());
-    let tap = format!("tap:e0?netns={},addr=10.0.0.1/24+fd00::1/64", hosts.one.name());
     // Without mergeable buffers super-packets come in chains, with a table or in the ring.
-    let chains = ["policy=strict,mergeable=off", "policy=deferred,packed=on,mergeable=off,indirect=off"];
-    for options in ["policy=persistent", "policy=strict,packed=on", "policy=deferred"].into_iter().chain(chains) {
-        let device = format!("virtio:qtest={}?{options}", socket.display());
-        let towpath = Towpath::start(&["fwd", &tap, &device]);
-        ping(&hosts, "", "10.0.0.2");
-        ping(&hosts, "", "fd00::2");
-        tcp(&hosts, "10.0.0.2", "16M");
-        tcp(&hosts, "fd00::2", "4M");
-        let summary = towpath.stop().code(0).summary();
-        summary.is_balanced();
-        assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{options}: {summary:#?}");
-        let faults: Vec<_> =
-            summary.events.iter().filter(|event| event.event != "bounced" && event.times > 0).collect();
-        assert!(faults.is_empty(), "{options}: {faults:?}");
+    for (options, supers) in [
+        ("policy=persistent", true),
+        ("policy=strict,packed=on", true),
+        ("policy=deferred", true),
+        ("policy=strict,mergeable=off", true),
+        ("policy=deferred,packed=on,mergeable=off,indirect=off", true),
+        ("policy=strict,mergeable=off,tso=off,uso=off", false),
+    ] {
+        carries(&mut hosts, &format!("virtio:qtest={}?{options}", socket.display()), supers);
     }
+}
+
+/// One back end for all runs: each towpath finds it as the previous one left it.
+#[test]
+fn a_vhost_port_carries_ping_tcp_and_files_for_a_virtio_port() {
+    require!("a_vhost_port_carries_ping_tcp_and_files_for_a_virtio_port", "ping", "iperf3", "socat");
+    let mut hosts = Hosts::new();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let tap = format!("tap:e0?netns={},addr=10.0.0.2/24+fd00::2/64", hosts.two.name());
+    let back_end = Towpath::start(&["fwd", &tap, &format!("vhost:{}", path.display())]);
+    for (options, supers) in [
+        ("packed=off", true),
+        ("packed=on", true),
+        ("packed=off,mergeable=off", true),
+        ("packed=on,mergeable=off", true),
+        ("packed=off,mergeable=off,indirect=off", true),
+        ("packed=on,mergeable=off,indirect=off", true),
+        ("packed=off,mergeable=off,tso=off,uso=off", false),
+    ] {
+        carries(&mut hosts, &format!("virtio:user={}?{options}", path.display()), supers);
+    }
+    let summary = back_end.stop().summary();
+    summary.is_balanced();
+    assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{summary:#?}");
 }
 
 /// Times are not asserted.
