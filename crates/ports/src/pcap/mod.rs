@@ -79,6 +79,7 @@ pub use records::{Item, Record, Records};
 pub use rx::Reader;
 pub use tx::Writer;
 
+use crate::null::NullRx;
 use encode::Encoder;
 use events::ReadControl;
 use source::Source;
@@ -89,9 +90,9 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use towpath_packet::port::{
-    Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, RxQueue, Start, State, TxQueue, Wake,
+    Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Start, State, TxQueue, Wake,
 };
-use towpath_packet::{Batch, Cache, Counters, Direction, Offloads};
+use towpath_packet::{Batch, Cache, Counters, Direction, Offloads, delegate_rx_queue, delegate_tx_queue};
 use tx::Output;
 
 /// Opens a file. One that is read is parsed up to its first interface, which has the layer; one
@@ -242,7 +243,7 @@ impl Port for PcapPort {
                 }
                 let parts = rx::Parts { cache: cache(Direction::Rx)?, events: control.events.clone(), rate };
                 let reader = Reader::new(records, config, layer, parts);
-                (PcapRx::Reader(Box::new(reader)), PcapTx::ReadOnly(Arc::default()))
+                (PcapRx::Reader(Box::new(reader)), PcapTx::ReadOnly(ReadOnlyTx::default()))
             }
             Opened::Write(writing) => {
                 let Writing { encoder, output, config } = *writing;
@@ -250,7 +251,7 @@ impl Port for PcapPort {
                 if let State::Gone(what) = writer.state() {
                     return Err(PortError::Input { port, what: what.into_owned() });
                 }
-                (PcapRx::WriteOnly(Arc::default()), PcapTx::Writer(Box::new(writer)))
+                (PcapRx::WriteOnly(NullRx::default()), PcapTx::Writer(Box::new(writer)))
             }
         };
         Ok(Queues { rx: vec![rx], tx: vec![tx] })
@@ -263,100 +264,45 @@ pub enum PcapRx {
     /// Of a file that is read.
     Reader(Box<Reader>),
     /// Of a file that is written: receives no packet.
-    WriteOnly(Arc<Counters>),
+    WriteOnly(NullRx),
 }
 
-impl RxQueue for PcapRx {
-    fn rx(&mut self, out: &mut Batch) -> usize {
-        match self {
-            PcapRx::Reader(reader) => reader.rx(out),
-            PcapRx::WriteOnly(_) => 0,
-        }
-    }
-
-    fn state(&self) -> State {
-        match self {
-            PcapRx::Reader(reader) => reader.state(),
-            PcapRx::WriteOnly(_) => State::Up,
-        }
-    }
-
-    fn wake(&self) -> Wake {
-        match self {
-            PcapRx::Reader(reader) => reader.wake(),
-            PcapRx::WriteOnly(_) => Wake::Never,
-        }
-    }
-
-    fn counters(&self) -> &Arc<Counters> {
-        match self {
-            PcapRx::Reader(reader) => reader.counters(),
-            PcapRx::WriteOnly(counters) => counters,
-        }
-    }
-}
+delegate_rx_queue!(impl[] for PcapRx { PcapRx::Reader(queue) => queue, PcapRx::WriteOnly(queue) => queue });
 
 /// The transmit queue.
 #[derive(Debug)]
 pub enum PcapTx {
     /// Of a file that is written.
     Writer(Box<Writer>),
-    /// Of a file that is read: accepts no packet.
-    ReadOnly(Arc<Counters>),
+    /// Of a file that is read.
+    ReadOnly(ReadOnlyTx),
 }
 
-impl TxQueue for PcapTx {
-    fn tx(&mut self, batch: &mut Batch) -> usize {
-        match self {
-            PcapTx::Writer(writer) => writer.tx(batch),
-            PcapTx::ReadOnly(_) => 0,
-        }
-    }
+delegate_tx_queue!(impl[] for PcapTx { PcapTx::Writer(queue) => queue, PcapTx::ReadOnly(queue) => queue });
 
-    fn reclaim(&mut self) -> usize {
-        match self {
-            PcapTx::Writer(writer) => writer.reclaim(),
-            PcapTx::ReadOnly(_) => 0,
-        }
-    }
+/// The transmit queue of a file that is read: accepts no packet.
+#[derive(Debug, Default)]
+pub struct ReadOnlyTx(Arc<Counters>);
 
-    fn close(&mut self) -> Result<(), Cow<'static, str>> {
-        match self {
-            PcapTx::Writer(writer) => writer.close(),
-            PcapTx::ReadOnly(_) => Ok(()),
-        }
+impl TxQueue for ReadOnlyTx {
+    fn tx(&mut self, _: &mut Batch) -> usize {
+        0
     }
 
     fn offloads(&self) -> Offloads {
         Offloads::NONE
     }
 
-    fn pending(&self) -> usize {
-        match self {
-            PcapTx::Writer(writer) => writer.pending(),
-            PcapTx::ReadOnly(_) => 0,
-        }
-    }
-
     fn state(&self) -> State {
-        match self {
-            PcapTx::Writer(writer) => writer.state(),
-            PcapTx::ReadOnly(_) => State::Gone(Cow::Borrowed("the file is being read")),
-        }
+        State::Gone(Cow::Borrowed("the file is being read"))
     }
 
     fn wake(&self) -> Wake {
-        match self {
-            PcapTx::Writer(writer) => writer.wake(),
-            PcapTx::ReadOnly(_) => Wake::Never,
-        }
+        Wake::Never
     }
 
     fn counters(&self) -> &Arc<Counters> {
-        match self {
-            PcapTx::Writer(writer) => writer.counters(),
-            PcapTx::ReadOnly(counters) => counters,
-        }
+        &self.0
     }
 }
 

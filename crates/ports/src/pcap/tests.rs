@@ -10,6 +10,7 @@ use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use towpath_packet::port::RxQueue;
 use towpath_packet::{Packet, Pool, PoolConfig};
 
 type Captured = Vec<(u64, Vec<u8>)>;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath_engine::route::{Route, RouteConfig};
-use towpath_packet::port::{Port, Queues, RxQueue, Start, State, TxQueue, Wake};
+use towpath_packet::port::{Port, Queues, RxBarrier, RxMemory, RxQueue, Start, State, TxLayout, TxQueue, Wake};
 use towpath_packet::{Backing, Batch, Cache, Counters, Direction, Offloads, Packet, Pool, PoolConfig};
 use towpath_ports::uri::Uri;
 use towpath_wire::emit::{self, Checksums, Headers, Ip, Link, Network, Transport};
@@ -141,6 +141,7 @@ pub(crate) struct Watched<R> {
     pub(crate) longest: Arc<AtomicUsize>,
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<R: RxQueue> RxQueue for Watched<R> {
     fn rx(&mut self, out: &mut Batch) -> usize {
         let n = self.rx.rx(out);
@@ -154,6 +155,15 @@ impl<R: RxQueue> RxQueue for Watched<R> {
     }
     fn set_rx_offloads(&mut self, accept: Offloads) {
         self.rx.set_rx_offloads(accept);
+    }
+    fn set_tx_layout(&mut self, egress: TxLayout) {
+        self.rx.set_tx_layout(egress);
+    }
+    fn order_barrier(&mut self) -> Option<&mut dyn RxBarrier> {
+        self.rx.order_barrier()
+    }
+    fn memory(&self) -> RxMemory {
+        self.rx.memory()
     }
     fn state(&self) -> State {
         self.rx.state()

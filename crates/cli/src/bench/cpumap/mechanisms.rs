@@ -13,7 +13,7 @@ use towpath::engine::gro_stage::{GroMode, GroStageConfig};
 use towpath::engine::lane::{self, LaneConfig, LaneTable};
 use towpath::engine::route::{Route, RouteConfig};
 use towpath::engine::worker::{Ending, StopSignal, Worker, WorkerConfig};
-use towpath::packet::port::{Port, Queues, RxMemory, RxQueue, Start, State, TxQueue, Wake};
+use towpath::packet::port::{Port, Queues, RxBarrier, RxMemory, RxQueue, Start, State, TxLayout, TxQueue, Wake};
 use towpath::packet::{Batch, Counters, Direction, Offloads, Packet, Pool};
 use towpath::{AnyPort, AnyRx, AnyTx};
 
@@ -25,6 +25,7 @@ struct Single {
     stock: VecDeque<Packet>,
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl RxQueue for Single {
     fn rx(&mut self, out: &mut Batch) -> usize {
         if self.stock.is_empty() {
@@ -43,6 +44,15 @@ impl RxQueue for Single {
 
     fn set_rx_offloads(&mut self, accept: Offloads) {
         self.inner.set_rx_offloads(accept);
+    }
+
+    fn set_tx_layout(&mut self, egress: TxLayout) {
+        self.inner.set_tx_layout(egress);
+    }
+
+    // Packets in the stock are behind the barrier of the queue inside.
+    fn order_barrier(&mut self) -> Option<&mut dyn RxBarrier> {
+        None
     }
 
     fn memory(&self) -> RxMemory {
