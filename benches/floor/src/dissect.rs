@@ -90,7 +90,7 @@ impl<D: Dissect> Frames<D> {
             let ip = Ip::v4([10, 0, 0, n as u8], [10, 0, 1, 2]);
             let headers = Headers { link, network: Network::Ip(ip, Transport::Tcp(tcp)) };
             let mut frame = vec![0; headers.len() + 64];
-            headers.write(&mut frame, Checksums::Full).expect("a frame of legal length");
+            headers.write(&mut frame, Checksums::Complete).expect("a frame of legal length");
             frame
         };
         let frames = (0..BURST as u16).map(frame).collect();

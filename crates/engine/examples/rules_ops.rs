@@ -30,7 +30,7 @@ fn packets() -> Batch {
         let network = Network::Ip(Ip::v4([10, 0, 0, 1], [10, 1, 0, 2]), udp);
         let headers = Headers { link: Some(Link::default()), network };
         let mut frame = vec![0; headers.len() + 18];
-        headers.write(&mut frame, Checksums::Full).expect("a frame of legal length");
+        headers.write(&mut frame, Checksums::Complete).expect("a frame of legal length");
         let packet = Packet::copy_from(&mut cache, &frame).expect("a chunk");
         batch.push(packet).expect("room");
     }

@@ -21,7 +21,7 @@
 use core::{fmt, iter};
 
 use towpath_wire::checksum::{self, add, finish, finish_udp, swap_for_odd};
-use towpath_wire::offload::{Checksum, Gso, GsoKind, LinkKind, MAX_UDP_SEGMENTS};
+use towpath_wire::offload::{Checksum, Checksums, Gso, GsoKind, LinkKind, MAX_UDP_SEGMENTS};
 
 use crate::bytes::{be16, be32, length_field, put16, put32, sum, u8_at};
 use crate::fixup::{self, Describe};
@@ -36,18 +36,6 @@ pub const MIN_TCP_SIZE: u16 = 8;
 pub const MAX_HEADERS: usize = MAX_HEADER;
 
 const CWR: u8 = 0x80;
-
-/// Whether the packets that [`Split`] writes carry their transport checksum or leave it to the
-/// egress.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Checksums {
-    /// Compute it.
-    #[default]
-    Complete,
-    /// Store the pseudo-header sum and return [`Checksum::Partial`], for an egress that completes
-    /// it.
-    Partial,
-}
 
 /// Why a packet cannot be segmented, or its checksum not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

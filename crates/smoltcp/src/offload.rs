@@ -141,7 +141,7 @@ mod tests {
     fn a_segment_asks_for_its_checksum_over_the_sum_of_its_pseudo_header() {
         for (ip, l4) in [(V4(), 34), (V6(), 54)] {
             let expected = packet(ip, tcp(0x10), 100, Checksums::Partial);
-            let mut frame = packet(ip, tcp(0x10), 100, Checksums::Full);
+            let mut frame = packet(ip, tcp(0x10), 100, Checksums::Complete);
             let len = frame.len();
             frame[usize::from(l4) + CHECKSUM..][..2].fill(0);
             assert_eq!(request(&mut frame, None), (Request::Checksum(l4), len));
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn other_packets_ask_for_nothing_and_stay_as_they_are() {
         let udp = Transport::Udp(Udp { src_port: 1, dst_port: 2 });
-        for before in [packet(V4(), udp, 50, Checksums::Full), vec![0; 60], vec![1; 5]] {
+        for before in [packet(V4(), udp, 50, Checksums::Complete), vec![0; 60], vec![1; 5]] {
             let mut frame = before.clone();
             assert_eq!(request(&mut frame, None), (Request::None, before.len()));
             assert_eq!(frame, before);
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_wrong_checksum_is_found_unless_it_is_known_to_be_right() {
-        let mut frame = packet(V4(), tcp(0x10), 100, Checksums::Full);
+        let mut frame = packet(V4(), tcp(0x10), 100, Checksums::Complete);
         assert!(is_sound(&frame, false));
         frame[60] ^= 1;
         assert!(!is_sound(&frame, false) && is_sound(&frame, true));

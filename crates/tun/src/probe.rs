@@ -211,7 +211,7 @@ fn tunneled(ethernet: bool, checksum: bool) -> Option<Crafted> {
     };
     let body = [&VXLAN[..], &inner].concat();
     let mut frame = vec![0; outer.len() + body.len()];
-    outer.emit(&mut frame, &body, Checksums::Full).ok()?;
+    outer.emit(&mut frame, &body, Checksums::Complete).ok()?;
     let outer_l4 = outer.transport_offset();
     if !checksum {
         frame.get_mut(outer_l4 + 6..outer_l4 + 8)?.fill(0);

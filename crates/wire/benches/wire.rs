@@ -69,7 +69,7 @@ fn frames(version: u8, udp: bool, tags: [Tag; 2]) -> Vec<Vec<u8>> {
         let link = Some(Link { tags, ..Link::default() });
         let mut frame = vec![0; 200];
         Headers { link, network: Network::Ip(ip, transport) }
-            .write(&mut frame, Checksums::Full)
+            .write(&mut frame, Checksums::Complete)
             .expect("a frame of legal length");
         frame
     };

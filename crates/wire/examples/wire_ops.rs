@@ -21,7 +21,7 @@ fn frame(ip: Ip, transport: Transport<'_>, tags: [Tag; 2]) -> Vec<u8> {
     let link = Some(Link { tags, ..Link::default() });
     let headers = Headers { link, network: Network::Ip(ip, transport) };
     let mut frame = vec![0; headers.len() + 1448];
-    headers.write(&mut frame, Checksums::Full).expect("a frame of legal length");
+    headers.write(&mut frame, Checksums::Complete).expect("a frame of legal length");
     frame
 }
 

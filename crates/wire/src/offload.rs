@@ -33,6 +33,17 @@ pub enum Checksum {
     },
 }
 
+/// Whether written packets carry their transport checksums, or leave them to the sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Checksums {
+    /// All checksums are right.
+    #[default]
+    Complete,
+    /// TCP, UDP and ICMPv6 fields hold the sum of the pseudo-header, for a sender that completes
+    /// it: see [`Checksum::Partial`]. ICMP for IPv4 has none, and is always complete.
+    Partial,
+}
+
 /// The transport of a super-packet. The values are those of `gso_type` in a virtio-net header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

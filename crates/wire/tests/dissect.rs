@@ -255,7 +255,7 @@ fn frame(ip: Ip, transport: Transport<'_>, tags: [Tag; 2], payload: &[u8]) -> Ve
     let link = Some(Link { tags, ..Link::default() });
     let headers = Headers { link, network: Network::Ip(ip, transport) };
     let mut frame = vec![0; headers.len() + payload.len()];
-    headers.emit(&mut frame, payload, Checksums::Full).unwrap();
+    headers.emit(&mut frame, payload, Checksums::Complete).unwrap();
     frame
 }
 
@@ -390,7 +390,7 @@ fn a_chain_of_extension_headers_without_end_is_given_up() {
 fn frames_without_ip_are_not_dissected_further() {
     let arp = Headers { link: Some(Link::default()), network: Network::Arp(emit::Arp::default()) };
     let mut bytes = vec![0; 60];
-    arp.write(&mut bytes, Checksums::Full).unwrap();
+    arp.write(&mut bytes, Checksums::Complete).unwrap();
     let found = on_ethernet(&bytes);
     assert_eq!((found.stop, found.ethertype, found.l3), (Stop::NotIp, 0x0806, 14));
     assert_eq!(found.rss_input().as_bytes(), []);

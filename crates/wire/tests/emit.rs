@@ -129,7 +129,7 @@ proptest! {
         let headers = any.headers();
         let mut frame = vec![0xee; headers.len()];
         frame.extend(&payload);
-        headers.write(&mut frame, Checksums::Full).unwrap();
+        headers.write(&mut frame, Checksums::Complete).unwrap();
         prop_assert_eq!(frame, any.frame(&payload));
     }
 
@@ -156,11 +156,11 @@ proptest! {
         let len = headers.len() + payload.len();
         for short in [0, headers.len() - 1, len.saturating_sub(1)] {
             if short < len {
-                let refused = headers.emit(&mut vec![0; short], &payload, Checksums::Full);
+                let refused = headers.emit(&mut vec![0; short], &payload, Checksums::Complete);
                 prop_assert_eq!(refused, Err(Error::Truncated));
             }
         }
-        let refused = headers.write(&mut vec![0; headers.len() - 1], Checksums::Full);
+        let refused = headers.write(&mut vec![0; headers.len() - 1], Checksums::Complete);
         prop_assert_eq!(refused, Err(Error::Truncated));
     }
 }
@@ -169,16 +169,16 @@ proptest! {
 fn what_ip_cannot_say_is_refused() {
     let udp = |ip| Headers { link: None, network: Network::Ip(ip, Transport::Udp(Udp::default())) };
     let v4 = udp(Ip::v4([1; 4], [2; 4]));
-    assert_eq!(v4.write(&mut vec![0; 65_535], Checksums::Full), Ok(()));
-    assert_eq!(v4.write(&mut vec![0; 65_536], Checksums::Full), Err(Error::Length));
+    assert_eq!(v4.write(&mut vec![0; 65_535], Checksums::Complete), Ok(()));
+    assert_eq!(v4.write(&mut vec![0; 65_536], Checksums::Complete), Err(Error::Length));
     let v6 = udp(Ip::v6([1; 16], [2; 16]));
-    assert_eq!(v6.write(&mut vec![0; 65_575], Checksums::Full), Ok(()));
-    assert_eq!(v6.write(&mut vec![0; 65_576], Checksums::Full), Err(Error::Length));
+    assert_eq!(v6.write(&mut vec![0; 65_575], Checksums::Complete), Ok(()));
+    assert_eq!(v6.write(&mut vec![0; 65_576], Checksums::Complete), Err(Error::Length));
 
     let tcp = emit::Tcp { options: &[1; 41], ..Default::default() };
     let network = Network::Ip(Ip::v4([1; 4], [2; 4]), Transport::Tcp(tcp));
     let tcp = Headers { link: None, network };
-    assert_eq!(tcp.write(&mut [0; 100], Checksums::Full), Err(Error::HeaderLength));
+    assert_eq!(tcp.write(&mut [0; 100], Checksums::Complete), Err(Error::HeaderLength));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn tcp_options_are_padded_to_whole_words() {
     let network = Network::Ip(Ip::v4([1; 4], [2; 4]), Transport::Tcp(tcp));
     let headers = Headers { link: None, network };
     let mut frame = [0xff; 44];
-    headers.write(&mut frame, Checksums::Full).unwrap();
+    headers.write(&mut frame, Checksums::Complete).unwrap();
     assert_eq!(frame[40..], [3, 3, 7, 0]);
     assert!(verify(&frame, LinkKind::Ip).is_sound());
 }
@@ -203,7 +203,7 @@ fn an_arp_request_is_read_back() {
     };
     let headers = Headers { link: Some(Link::default()), network: Network::Arp(request) };
     let mut frame = [0xee; 60];
-    headers.write(&mut frame, Checksums::Full).unwrap();
+    headers.write(&mut frame, Checksums::Complete).unwrap();
     assert_eq!(headers.len(), 42);
     let view = Ethernet::parse(&frame).unwrap();
     assert_eq!(view.ethertype(), 0x0806);
@@ -218,7 +218,7 @@ fn a_udp_checksum_that_comes_to_zero_is_sent_as_all_ones() {
     let headers = Headers { link: None, network: Network::Ip(Ip::v4([0; 4], [0; 4]), udp) };
     let mut frame = [0; 30];
     // Protocol 17, length 10 twice, and what is missing to all ones.
-    headers.emit(&mut frame, &(0xffff_u16 - 17 - 20).to_be_bytes(), Checksums::Full).unwrap();
+    headers.emit(&mut frame, &(0xffff_u16 - 17 - 20).to_be_bytes(), Checksums::Complete).unwrap();
     assert_eq!(frame[26..28], [0xff, 0xff]);
     assert_eq!(verify(&frame, LinkKind::Ip).transport, Check::Good);
 }
@@ -229,12 +229,12 @@ fn verification_says_nothing_about_what_it_cannot_see() {
     let headers = |ip| Headers { link: None, network: Network::Ip(ip, udp) };
     let ip = Ip::v4([1; 4], [2; 4]);
     let mut frame = [0; 60];
-    headers(ip).write(&mut frame, Checksums::Full).unwrap();
+    headers(ip).write(&mut frame, Checksums::Complete).unwrap();
     assert_eq!(verify(&frame[..50], LinkKind::Ip).transport, Check::Absent, "cut short");
     let mut silent = frame;
     silent[26..28].fill(0);
     assert_eq!(verify(&silent, LinkKind::Ip).transport, Check::Absent, "no checksum");
-    headers(Ip { fragment: 0x2000, ..ip }).write(&mut frame, Checksums::Full).unwrap();
+    headers(Ip { fragment: 0x2000, ..ip }).write(&mut frame, Checksums::Complete).unwrap();
     let verdict = verify(&frame, LinkKind::Ip);
     assert_eq!(verdict, Verdict { network: Check::Good, transport: Check::Absent });
     frame[8] ^= 1;
@@ -249,7 +249,7 @@ fn verification_does_not_judge_a_checksum_over_an_address_still_to_come() {
     let mut payload = [0; 32];
     payload[..4].copy_from_slice(&[17, 2, 0, 1]);
     payload[24..].copy_from_slice(&[0, 1, 0, 2, 0, 8, 0xab, 0xcd]);
-    routed.emit(&mut frame, &payload, Checksums::Full).unwrap();
+    routed.emit(&mut frame, &payload, Checksums::Complete).unwrap();
     assert_eq!(verify(&frame, LinkKind::Ip).transport, Check::Absent);
     frame[43] = 0;
     assert_eq!(verify(&frame, LinkKind::Ip).transport, Check::Bad);

@@ -12,7 +12,7 @@ use towpath_wire::vlan::{Tag, Tci};
 fn emit(link: Option<Link>, ip: Ip, transport: Transport<'_>, payload: &[u8]) -> Vec<u8> {
     let headers = Headers { link, network: Network::Ip(ip, transport) };
     let mut frame = vec![0; headers.len() + payload.len()];
-    headers.emit(&mut frame, payload, Checksums::Full).unwrap();
+    headers.emit(&mut frame, payload, Checksums::Complete).unwrap();
     frame
 }
 

@@ -199,7 +199,7 @@ impl Connection {
         };
         let link = Link { dst: self.mac, src: MAC, ..Link::default() };
         let headers = Headers { link: Some(link), network: Network::Ip(Ip::v4(IP, self.ip), Transport::Tcp(tcp)) };
-        let sums = if payload.len() > MSS.into() { Checksums::Partial } else { Checksums::Full };
+        let sums = if payload.len() > MSS.into() { Checksums::Partial } else { Checksums::Complete };
         let mut bytes = vec![0; headers.len() + payload.len()];
         headers.emit(&mut bytes, payload, sums).unwrap();
         bytes

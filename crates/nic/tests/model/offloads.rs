@@ -38,7 +38,7 @@ fn payload(len: usize) -> Vec<u8> {
 fn checksums_of_received_packets_are_verified_or_not() {
     let mut r = rig(config(), strict());
     for (ip, transport) in [(v4(1), udp()), (v4(1), tcp(1)), (v6(1), udp()), (v6(1), tcp(1))] {
-        let good = bytes_of(ip, transport, &payload(300), Checksums::Full);
+        let good = bytes_of(ip, transport, &payload(300), Checksums::Complete);
         let mut bad = good.clone();
         *bad.last_mut().unwrap() ^= 1;
         r.arrive([good.as_slice(), &bad]);
@@ -71,7 +71,7 @@ fn partial_checksums_are_completed_in_packets_of_any_chunks() {
                 r.send(0, [packet]);
                 r.settle();
                 let sent = r.far.drain();
-                assert_eq!(sent, [bytes_of(ip, transport, &payload(333), Checksums::Full)], "cut at {cut}, {csum}");
+                assert_eq!(sent, [bytes_of(ip, transport, &payload(333), Checksums::Complete)], "cut at {cut}, {csum}");
             }
         }
         r.end();
@@ -88,7 +88,7 @@ fn two_queues_that_take_turns_send_right_checksums_although_the_chip_has_one_con
         packet.set_csum(Checksum::Partial { start, offset });
         r.send(queue, [packet]);
         r.settle();
-        assert_eq!(r.far.drain(), [bytes_of(ip, transport, &payload(200), Checksums::Full)]);
+        assert_eq!(r.far.drain(), [bytes_of(ip, transport, &payload(200), Checksums::Complete)]);
     }
     r.end();
 }
@@ -127,13 +127,13 @@ fn a_checksum_inside_a_tunnel_is_completed_too() {
     let inner = bytes_of(v4(3), udp(), &payload(100), Checksums::Partial);
     let vxlan = [&[8, 0, 0, 0, 0, 0, 1, 0][..], &inner].concat();
     let transport = Transport::Udp(Udp { src_port: 9, dst_port: 4789 });
-    let bytes = bytes_of(v4(1), transport, &vxlan, Checksums::Full);
+    let bytes = bytes_of(v4(1), transport, &vxlan, Checksums::Complete);
     let mut packet = r.packet(&bytes);
     packet.set_csum(Checksum::Partial { start: 50 + 34, offset: 6 });
     r.send(0, [packet]);
     r.settle();
     let sent = r.far.drain();
-    assert_eq!(sent[0][50..], bytes_of(v4(3), udp(), &payload(100), Checksums::Full));
+    assert_eq!(sent[0][50..], bytes_of(v4(3), udp(), &payload(100), Checksums::Complete));
     r.end();
 }
 
@@ -226,7 +226,7 @@ fn two_queues_share_flows_by_their_hash_which_comes_along() {
     let mut seen = [0; 2];
     for port in 0..100 {
         for ip in [v4(1), v6(1)] {
-            let bytes = bytes_of(ip, tcp(port), &[1; 30], Checksums::Full);
+            let bytes = bytes_of(ip, tcp(port), &[1; 30], Checksums::Complete);
             r.arrive([bytes.as_slice()]);
             let got = r.settle();
             let hash = dissect(&bytes, LinkKind::Ethernet).toeplitz(&key);

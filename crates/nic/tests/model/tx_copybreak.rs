@@ -77,7 +77,7 @@ fn a_short_frame_of_any_shape_is_sent_without_a_mapping_or_an_invalidation() {
                 ];
                 r.send(0, packets);
                 let padded = [&plain[..15], &[0; 2]].concat();
-                let full = udp(90, Checksums::Full);
+                let full = udp(90, Checksums::Complete);
                 expected.extend([plain, padded, long.clone(), long, tagged, full]);
             }
             r.settle();

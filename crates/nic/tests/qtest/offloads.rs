@@ -63,7 +63,7 @@ fn checksums_that_were_left_open_are_right_on_the_wire() {
                         let out = rig.out();
                         let verdict = verify(&out, LinkKind::Ethernet);
                         assert_eq!(verdict.transport, Check::Good, "kind {n}, {payload} bytes, split at {split}");
-                        assert_eq!(out, bytes(headers, payload, Checksums::Full));
+                        assert_eq!(out, bytes(headers, payload, Checksums::Complete));
                     }
                 }
             }
@@ -83,9 +83,9 @@ fn offloads_of_one_packet_do_not_reach_the_next() {
         for n in 0..40 {
             let headers = &kinds(n % 3)[(n as usize * 7 + round) % 4];
             let payload = 20 + n as usize * 9;
-            expected.push(bytes(headers, payload, Checksums::Full));
+            expected.push(bytes(headers, payload, Checksums::Complete));
             packets.push(match (n + round as u16) % 3 {
-                0 => rig.packet(&bytes(headers, payload, Checksums::Full)),
+                0 => rig.packet(&bytes(headers, payload, Checksums::Complete)),
                 _ => partial(&mut rig, headers, payload, n as usize % 2 * 30),
             });
         }
@@ -101,7 +101,7 @@ fn received_checksums_are_verified_and_wrong_ones_are_not() {
     for protection in protections() {
         let mut rig = Setup::new(protection).start();
         for headers in &kinds(2) {
-            let good = bytes(headers, 300, Checksums::Full);
+            let good = bytes(headers, 300, Checksums::Complete);
             let mut bad = good.clone();
             bad[200] ^= 1;
             let received = rig.exchange(&[good.clone(), bad.clone()]);
@@ -122,7 +122,7 @@ fn a_tag_beside_a_packet_is_on_the_wire_and_one_on_the_wire_is_beside_the_packet
             setup.config.vlan = vlan;
             let mut rig = setup.start();
             for (n, headers) in kinds(3).iter().enumerate() {
-                let (plain, tci) = (bytes(headers, 100 + n, Checksums::Full), 0x2005 + n as u16);
+                let (plain, tci) = (bytes(headers, 100 + n, Checksums::Complete), 0x2005 + n as u16);
                 let mut packet = partial(&mut rig, headers, 100 + n, 0);
                 packet.set_vlan(Some(Vlan { tci, service: false }));
                 let untagged = rig.packet(&plain);
@@ -143,7 +143,7 @@ fn a_tag_stays_in_the_packet_for_an_egress_that_does_not_take_it_beside() {
     require!("a_tag_stays_in_the_packet_for_an_egress_that_does_not_take_it_beside");
     for protection in protections() {
         let mut rig = Setup { accept: Offloads::NONE, ..Setup::new(protection) }.start();
-        let plain = bytes(&kinds(4)[0], 64, Checksums::Full);
+        let plain = bytes(&kinds(4)[0], 64, Checksums::Complete);
         let tagged = [&plain[..12], &[0x81, 0, 0x60, 0x2a], &plain[12..]].concat();
         let received = rig.exchange(std::slice::from_ref(&tagged)).remove(0);
         assert_eq!((received.vlan(), received.to_vec()), (None, tagged));
@@ -166,7 +166,7 @@ fn flows_are_spread_over_two_queues_by_their_hash() {
         for flow in 0..64 {
             // TCP hashes addresses and ports; the device hashes only the addresses of UDP.
             let headers = &kinds(flow)[if flow % 2 == 0 { 0 } else { 2 }];
-            let frame = bytes(headers, 40, Checksums::Full);
+            let frame = bytes(headers, 40, Checksums::Complete);
             let received = rig.exchange(std::slice::from_ref(&frame)).remove(0);
             let hash = dissect(&frame, LinkKind::Ethernet).toeplitz(&toeplitz);
             assert_eq!(received.flow_hash(), Some(hash), "flow {flow}");

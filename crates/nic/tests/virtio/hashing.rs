@@ -57,7 +57,7 @@ fn flow(n: u16) -> Vec<u8> {
     let headers = Headers { link: Some(LINK), network: Network::Ip(ip, transport) };
     let mut buffer = vec![0; 600];
     let payload = vec![n as u8; 130 + usize::from(n) * 3];
-    let len = headers.emit(&mut buffer, &payload, Checksums::Full).unwrap();
+    let len = headers.emit(&mut buffer, &payload, Checksums::Complete).unwrap();
     buffer.truncate(len);
     buffer
 }

@@ -110,7 +110,7 @@ mod tests {
             // ~sum is P + R; the two free bytes add what makes ~(P + R + x) = P.
             let x = checksum::add(!pseudo, sum);
             payload[..2].copy_from_slice(&x.to_be_bytes());
-            let (complete, _) = frame(v6, tcp, &payload, Checksums::Full);
+            let (complete, _) = frame(v6, tcp, &payload, Checksums::Complete);
             let mut again = complete.clone();
             if let Checksum::Partial { start, offset } = detected(&complete, 1500).csum() {
                 checksum::complete_partial(&mut again, start.into(), offset.into()).unwrap();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_complete_checksum_is_left_alone() {
-        let (bytes, _) = frame(false, true, b"payload", Checksums::Full);
+        let (bytes, _) = frame(false, true, b"payload", Checksums::Complete);
         assert_eq!(detected(&bytes, 1500).csum(), Checksum::Unknown);
     }
 

@@ -83,7 +83,7 @@ fn bytes_go_through_an_interface_unchanged_in_both_directions_and_nothing_is_rec
         let mut sent = 0;
         for len in [1, 100, 1472] {
             let payload = pattern(len);
-            send(&mut q.tx[0], packet(&to_host().udp(9, 7000, &payload, Checksums::Full).0));
+            send(&mut q.tx[0], packet(&to_host().udp(9, 7000, &payload, Checksums::Complete).0));
             assert_eq!(datagram(&socket), payload);
             sent += 42 + len as u64;
             socket.send_to(&payload, "10.0.0.2:9").unwrap();
@@ -112,7 +112,7 @@ fn bytes_that_packets_own_are_sent_from_where_they_lie() {
         let pool = pool();
         for len in [1, 100, 1472] {
             let payload = pattern(len);
-            let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+            let frame = to_host().udp(9, 7000, &payload, Checksums::Complete).0;
             for (packet, owner) in owned(&frame, 42, &mut tx_cache(&pool)) {
                 send(&mut q.tx[0], packet);
                 assert_eq!(datagram(&socket), payload);
@@ -139,7 +139,7 @@ fn a_batch_of_many_sizes_arrives_in_order() {
         let mut batch = Batch::new();
         for i in 0..64usize {
             batch
-                .push(packet(&to_host().udp(9, 7000, &pattern(1 + (i * 97 + round) % 1472), Checksums::Full).0))
+                .push(packet(&to_host().udp(9, 7000, &pattern(1 + (i * 97 + round) % 1472), Checksums::Complete).0))
                 .unwrap();
         }
         assert_eq!(q.tx[0].tx(&mut batch), 64);
@@ -290,7 +290,7 @@ fn queues_share_the_flows_and_no_packet_is_received_twice_or_lost() {
     assert_eq!(used.len(), 3, "every queue has flows");
     // Any queue can send to any flow.
     for (i, tx) in q.tx.iter_mut().enumerate() {
-        send(tx, packet(&to_host().udp(9, 8000, &[i as u8], Checksums::Full).0));
+        send(tx, packet(&to_host().udp(9, 8000, &[i as u8], Checksums::Complete).0));
         assert_eq!(datagram(&sockets[0]), [i as u8]);
     }
 }
@@ -303,7 +303,7 @@ fn a_link_that_goes_down_is_reported_and_works_again_when_it_is_up() {
     let pair = pair();
     let mut q = pair.start("");
     let socket = pair.socket(7000);
-    let frame = to_host().udp(9, 7000, b"again", Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, b"again", Checksums::Complete).0;
     pair.middle.ip("link set p0 down");
     let mut batch = Batch::new();
     for _ in 0..3 {
@@ -342,7 +342,7 @@ fn a_packet_in_a_queue_behind_the_socket_holds_the_barrier() {
     let mut q = pair.start("");
     let tx = &mut q.tx[0];
     let pool = pool();
-    let frame = to_host().udp(9, 7000, &pattern(1000), Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, &pattern(1000), Checksums::Complete).0;
     let packet = || Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap();
     tx.begin();
     assert!(tx.passed(), "nothing was sent");
@@ -371,7 +371,7 @@ fn a_deleted_interface_ends_the_queues_for_good() {
         matches!(q.rx[0].state(), State::Gone(_))
     });
     assert_eq!(q.rx[0].wake(), Wake::Never);
-    send(&mut q.tx[0], packet(&to_host().udp(9, 9, b"x", Checksums::Full).0));
+    send(&mut q.tx[0], packet(&to_host().udp(9, 9, b"x", Checksums::Complete).0));
     assert!(matches!(q.tx[0].state(), State::Gone(_)));
     assert_eq!(q.tx[0].counters().snapshot().dropped(DropReason::PortGone), 1);
 }
@@ -390,7 +390,7 @@ fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest
     uso.set_gso(Some(Gso { kind: GsoKind::Udp, ecn: false, size: 1000, segs: 3, hdr_len: headers }));
     let mut tagged = packet(&frame[..60]);
     tagged.set_vlan(Some(Vlan { tci: 1, service: false }));
-    let good = |text: &[u8]| packet(&to_host().udp(9, 7000, text, Checksums::Full).0);
+    let good = |text: &[u8]| packet(&to_host().udp(9, 7000, text, Checksums::Complete).0);
     let mut batch = Batch::new();
     for p in [good(b"first"), uso, packet(b"short"), good(b"second"), packet(&vec![0; 1600]), tagged, good(b"third")] {
         batch.push(p).unwrap();

@@ -148,7 +148,7 @@ impl Source {
         let ip = Ip::v4([10, 9, 0, 7], [10, 9, 0, 8]);
         let headers = Headers { link: None, network: Network::Ip(ip, Transport::Tcp(tcp)) };
         let len = headers.len() + payload;
-        headers.write(&mut buffer[32..32 + len], Checksums::Full).unwrap();
+        headers.write(&mut buffer[32..32 + len], Checksums::Complete).unwrap();
         self.seq = self.seq.wrapping_add(payload as u32);
         32..32 + len
     }

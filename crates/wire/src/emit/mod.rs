@@ -14,7 +14,7 @@
 //!     ),
 //! };
 //! let mut buffer = [0; 1514];
-//! let len = headers.emit(&mut buffer, b"hello", Checksums::Full)?;
+//! let len = headers.emit(&mut buffer, b"hello", Checksums::Complete)?;
 //! assert_eq!(len, 14 + 20 + 8 + 5);
 //! # Ok::<(), towpath_wire::Error>(())
 //! ```
@@ -29,6 +29,7 @@ mod network;
 mod template;
 mod transport;
 
+pub use crate::offload::Checksums;
 pub use network::{Arp, Ip, IpAddresses};
 pub use template::{Template, Tunnel, UdpChecksum};
 pub use transport::{Echo, Tcp, Transport, Udp, mss_and_window_scale, timestamps};
@@ -36,16 +37,6 @@ pub use transport::{Echo, Tcp, Transport, Udp, mss_and_window_scale, timestamps}
 use crate::ethernet::{self, Mac, ethertype};
 use crate::vlan::{self, Tag};
 use crate::{Error, checksum};
-
-/// Whether the transport checksum is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Checksums {
-    /// All checksums are right.
-    Full,
-    /// The sender completes it: TCP, UDP and ICMPv6 fields hold the sum of the pseudo-header, see
-    /// [`checksum::complete_partial`]. ICMP for IPv4 has none and is always full.
-    Partial,
-}
 
 /// The Ethernet header and its tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,7 +128,7 @@ impl Headers<'_> {
     pub fn write(&self, frame: &mut [u8], checksums: Checksums) -> Result<(), Error> {
         let payload = frame.get(self.len()..).ok_or(Error::Truncated)?;
         let sum = match checksums {
-            Checksums::Full => checksum::sum(payload),
+            Checksums::Complete => checksum::sum(payload),
             Checksums::Partial if self.is_icmp_v4() => checksum::sum(payload),
             Checksums::Partial => 0,
         };

@@ -41,7 +41,7 @@ impl AnyHeaders {
     pub(crate) fn frame(&self, payload: &[u8]) -> Vec<u8> {
         let headers = self.headers();
         let mut frame = vec![0; headers.len() + payload.len()];
-        let len = headers.emit(&mut frame, payload, Checksums::Full).unwrap();
+        let len = headers.emit(&mut frame, payload, Checksums::Complete).unwrap();
         assert_eq!(len, frame.len());
         frame
     }
@@ -128,7 +128,7 @@ fn extended() -> impl Strategy<Value = Vec<u8>> {
         let link = Some(Link::default());
         let headers = Headers { link, network: Network::Ip(ip, Transport::Raw(first)) };
         let mut frame = vec![0; headers.len() + bytes.len()];
-        headers.emit(&mut frame, &bytes, Checksums::Full).unwrap();
+        headers.emit(&mut frame, &bytes, Checksums::Complete).unwrap();
         frame
     })
 }

@@ -33,7 +33,7 @@ pub(super) fn frame(protocol: Protocol, size: usize) -> Result<Vec<u8>, Box<dyn 
     let link = Link { dst: BROADCAST, src: [2, 0, 0, 0, 0, 1], ..Link::default() };
     let headers = Headers { link: Some(link), network: Network::Ip(Ip::v4([10, 0, 0, 1], [10, 0, 0, 2]), transport) };
     let mut frame = vec![7; size];
-    headers.write(&mut frame, Checksums::Full)?;
+    headers.write(&mut frame, Checksums::Complete)?;
     Ok(frame)
 }
 

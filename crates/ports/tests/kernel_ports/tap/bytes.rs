@@ -23,7 +23,7 @@ fn bytes_go_through_a_tap_unchanged_in_both_directions() {
             assert!(!p.wants_offload(), "nothing was accepted");
             (udp_payload(&p)? == payload).then_some(())
         });
-        send(&mut q.tx[0], packet(&to_host().udp(9, 7000, &payload, Checksums::Full).0));
+        send(&mut q.tx[0], packet(&to_host().udp(9, 7000, &payload, Checksums::Complete).0));
         assert_eq!(datagram(&socket), payload);
     }
     let (rx, tx) = (q.rx[0].counters().snapshot(), q.tx[0].counters().snapshot());
@@ -45,7 +45,7 @@ fn bytes_go_through_a_tun_unchanged_in_both_directions() {
     socket.send_to(&payload, "10.0.0.2:9").unwrap();
     receive(&mut q.rx[0], |p| p.to_vec().ends_with(&payload).then_some(()));
     let host = Between { link: None, ..to_host() };
-    send(&mut q.tx[0], packet(&host.udp(9, 7000, &payload, Checksums::Full).0));
+    send(&mut q.tx[0], packet(&host.udp(9, 7000, &payload, Checksums::Complete).0));
     assert_eq!(datagram(&socket), payload);
     send(&mut q.tx[0], packet(b"\x00 is no version of IP"));
     assert_eq!(q.tx[0].counters().snapshot().dropped(DropReason::Malformed), 1);
@@ -65,7 +65,7 @@ fn the_kernel_completes_a_partial_checksum_and_refuses_a_wrong_complete_one() {
     let mut partial = packet(&frame);
     partial.set_csum(Checksum::Partial { start, offset: 6 });
     send(&mut q.tx[0], partial);
-    send(&mut q.tx[0], packet(&to_host().udp(9, 7000, b"last", Checksums::Full).0));
+    send(&mut q.tx[0], packet(&to_host().udp(9, 7000, b"last", Checksums::Complete).0));
     assert_eq!(datagram(&socket), b"partial");
     assert_eq!(datagram(&socket), b"last", "the first one was dropped");
     // In the other direction the kernel hands over a partial checksum.
@@ -86,7 +86,7 @@ fn datagrams_as_long_as_the_largest_mtu_go_through_whole() {
     let payload = pattern(65521 - 28);
     socket.send_to(&payload, "10.0.0.2:9").unwrap();
     receive(&mut q.rx[0], |p| (udp_payload(&p)? == payload).then_some(()));
-    let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, &payload, Checksums::Complete).0;
     let p = packet(&frame);
     assert!(p.frags() > 30, "all chunks of a long chain are written");
     send(&mut q.tx[0], p);
@@ -105,7 +105,7 @@ fn bytes_that_packets_own_are_written_from_where_they_lie() {
     let cache = &mut tx_cache(&pool);
     for len in [1, 1472, 65521 - 28] {
         let payload = pattern(len);
-        let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+        let frame = to_host().udp(9, 7000, &payload, Checksums::Complete).0;
         for (packet, owner) in owned(&frame, 42, cache) {
             send(&mut q.tx[0], packet);
             assert!(datagram(&socket) == payload);

@@ -25,7 +25,7 @@ fn packets_that_the_port_cannot_send_are_dropped_under_their_reason_and_the_rest
     for p in [tso, lying, packet(b"short"), packet(&vec![0; 65_558])] {
         batch.push(p).unwrap();
     }
-    batch.push(packet(&to_host().udp(9, 7000, b"good", Checksums::Full).0)).unwrap();
+    batch.push(packet(&to_host().udp(9, 7000, b"good", Checksums::Complete).0)).unwrap();
     assert_eq!(q.tx[0].tx(&mut batch), 5);
     assert_eq!(datagram(&socket), b"good");
     let s = q.tx[0].counters().snapshot();
@@ -43,7 +43,7 @@ fn a_super_packet_with_wrong_metadata_is_dropped_and_the_offload_stays_on() {
     let mut q = start(port, &pool(), Offloads::ALL);
     let before = q.tx[0].offloads();
     let host = Between { link: None, ..to_host() };
-    let mut liar = packet(&host.udp(9, 7000, &pattern(3000), Checksums::Full).0);
+    let mut liar = packet(&host.udp(9, 7000, &pattern(3000), Checksums::Complete).0);
     liar.set_gso(Some(Gso { kind: GsoKind::Tcp6, ecn: false, size: 1000, segs: 3, hdr_len: 0 }));
     send(&mut q.tx[0], liar);
     assert_eq!(q.tx[0].offloads(), before);
@@ -57,7 +57,7 @@ fn a_link_that_goes_down_is_reported_and_works_again_when_it_is_up() {
     let ns = Namespace::new("down");
     let (_, mut q) = tap(&ns, "", Offloads::NONE);
     let socket = socket(&ns, "10.0.0.1:7000");
-    let frame = to_host().udp(9, 7000, b"again", Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, b"again", Checksums::Complete).0;
     ns.ip("link set tp0 down");
     let mut batch = Batch::new();
     for _ in 0..3 {
@@ -95,7 +95,7 @@ fn a_deleted_interface_ends_the_queues_for_good() {
         matches!(q.rx[0].state(), State::Gone(_))
     });
     assert_eq!(q.rx[0].wake(), Wake::Never);
-    send(&mut q.tx[0], packet(&to_host().udp(9, 9, b"x", Checksums::Full).0));
+    send(&mut q.tx[0], packet(&to_host().udp(9, 9, b"x", Checksums::Complete).0));
     assert!(matches!(q.tx[0].state(), State::Gone(_)));
     assert_eq!(q.tx[0].counters().snapshot().dropped(DropReason::PortGone), 1);
 }

@@ -14,7 +14,7 @@ use towpath_wire::vlan::{Tag, Tci};
 /// The queue of the answer to a datagram that was written to queue `by`.
 fn answered_by(socket: &UdpSocket, q: &mut Queues<TunRx, TunTx>, port: u16, by: usize) -> usize {
     let text = [port.to_be_bytes(), [by as u8, 0]].concat();
-    send(&mut q.tx[by], packet(&to_host().udp(port, 7000, &text, Checksums::Full).0));
+    send(&mut q.tx[by], packet(&to_host().udp(port, 7000, &text, Checksums::Complete).0));
     let mut buffer = [0; 10];
     let (n, from) = socket.recv_from(&mut buffer).unwrap();
     socket.send_to(&buffer[..n], from).unwrap();
@@ -94,20 +94,20 @@ fn both_directions_of_a_flow_have_one_queue_with_and_without_tags_ports_and_frag
             for source in 100..124 {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let (port, text) = ((random >> 16) as u16 | 1, random.to_be_bytes());
-                let udp = queue_of_frame(&there.udp(source, port, &text, Checksums::Full).0);
-                assert_eq!(queue_of_frame(&back.udp(port, source, &text, Checksums::Full).0), udp);
-                let tcp = queue_of_frame(&there.tcp(source, port, &text, Checksums::Full).0);
-                assert_eq!(queue_of_frame(&back.tcp(port, source, &text, Checksums::Full).0), tcp);
+                let udp = queue_of_frame(&there.udp(source, port, &text, Checksums::Complete).0);
+                assert_eq!(queue_of_frame(&back.udp(port, source, &text, Checksums::Complete).0), udp);
+                let tcp = queue_of_frame(&there.tcp(source, port, &text, Checksums::Complete).0);
+                assert_eq!(queue_of_frame(&back.tcp(port, source, &text, Checksums::Complete).0), tcp);
                 used.extend([udp, tcp]);
                 // A protocol without ports: all packets between two addresses have one queue.
-                let mut other = there.tcp(source, port, &text, Checksums::Full).0;
+                let mut other = there.tcp(source, port, &text, Checksums::Complete).0;
                 let at = other.len() - 24 - header;
                 other[at + if header == 20 { 9 } else { 6 }] = 47;
                 let first = queue_of_frame(&other);
                 if header == 20 {
                     // The same for fragments, of which only the first has ports.
                     for bits in [0x20, 0x01] {
-                        let mut piece = there.udp(source, port, &text, Checksums::Full).0;
+                        let mut piece = there.udp(source, port, &text, Checksums::Complete).0;
                         let at = piece.len() - 12 - header;
                         piece[at + 6] = bits;
                         assert_eq!(queue_of_frame(&piece), first);

@@ -31,7 +31,7 @@ fn bytes_go_through_an_interface_unchanged_in_both_directions() {
         let socket = pair.socket(7000);
         for len in [1, 100, 1472] {
             let payload = pattern(len);
-            let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+            let frame = to_host().udp(9, 7000, &payload, Checksums::Complete).0;
             send(&mut q.tx[0], Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap());
             assert_eq!(datagram(&socket), payload, "{options} {chunk}");
             socket.send_to(&payload, "10.0.0.2:9").unwrap();
@@ -62,7 +62,7 @@ fn a_batch_of_many_sizes_arrives_in_order() {
     for round in 0..20 {
         let mut batch = Batch::new();
         for i in 0..64usize {
-            let frame = to_host().udp(9, 7000, &pattern(1 + (i * 97 + round) % 1472), Checksums::Full).0;
+            let frame = to_host().udp(9, 7000, &pattern(1 + (i * 97 + round) % 1472), Checksums::Complete).0;
             batch.push(Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap()).unwrap();
         }
         while !batch.is_empty() {
@@ -87,7 +87,7 @@ fn long_packets_have_several_fragments_in_both_directions() {
         let socket = pair.socket(7000);
         let payload = pattern(3800);
         for _ in 0..5000 {
-            let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+            let frame = to_host().udp(9, 7000, &payload, Checksums::Complete).0;
             let packet = Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap();
             assert!(packet.frags() > 0);
             send(&mut q.tx[0], packet);
@@ -138,7 +138,7 @@ fn packets_outside_the_umem_or_in_a_shared_buffer_are_copied_and_arrive() {
     let mut q = pair.start("", &pool);
     let socket = pair.socket(7000);
     let payload = pattern(1000);
-    let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, &payload, Checksums::Complete).0;
     let mut cache = tx_cache(&pool);
     // The same bytes as fragments of two packets that are sent together.
     let whole = Packet::copy_from(&mut cache, &frame[42..]).unwrap();

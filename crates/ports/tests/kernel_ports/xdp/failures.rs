@@ -75,7 +75,7 @@ fn packets_for_a_link_that_is_down_are_dropped_by_name_and_flow_again_when_it_is
     let pair = pair("");
     let pool = pool();
     let mut q = pair.start("", &pool);
-    let frame = to_host().udp(9, 7000, b"again", Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, b"again", Checksums::Complete).0;
     let packet = || Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap();
     pair.middle.ip("link set p0 down");
     let mut given = 0;
@@ -122,7 +122,7 @@ fn a_deleted_interface_is_gone_and_every_packet_is_accounted_for() {
     let mut q = pair.start("", &pool);
     let counters = q.tx[0].counters().clone();
     pair.middle.ip("link del p0");
-    let frame = to_host().udp(9, 7000, b"gone", Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, b"gone", Checksums::Complete).0;
     let mut given = 0;
     until("the queues notice", || {
         q.tx[0].reclaim();
@@ -154,7 +154,7 @@ fn a_stalled_queue_is_reopened_and_every_packet_is_accounted_for() {
     let address = format!("xdp:m0?netns={},mode=generic,stall=200ms", pair.middle.name());
     let port = open(Config::from_uri(&uri(&address)).unwrap()).unwrap();
     let Queues { mut rx, mut tx } = start(port, &pool, Offloads::ALL);
-    let frame = to_host().udp(9, 7000, &pattern(1000), Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, &pattern(1000), Checksums::Complete).0;
     let mut batch = Batch::new();
     for _ in 0..20 {
         batch.push(Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap()).unwrap();
@@ -181,7 +181,7 @@ fn a_stalled_queue_is_reopened_and_every_packet_is_accounted_for() {
     pair.middle.run("tc", "qdisc del dev p0 root");
     until("the queue is reopened", || turn(&mut rx[0], &mut tx[0]) == State::Up);
     let socket = pair.socket(7000);
-    let packet = Packet::copy_from(&mut tx_cache(&pool), &to_host().udp(9, 7000, b"anew", Checksums::Full).0);
+    let packet = Packet::copy_from(&mut tx_cache(&pool), &to_host().udp(9, 7000, b"anew", Checksums::Complete).0);
     send(&mut tx[0], packet.unwrap());
     assert_eq!(datagram(&socket), b"anew");
     pair.host.run("ip", "neigh replace 10.0.0.2 dev h0 lladdr ff:ff:ff:ff:ff:ff");

@@ -66,7 +66,7 @@ fn several_queues_share_the_memory() {
     let socket = pair.socket(7000);
     for (i, tx) in q.tx.iter_mut().enumerate() {
         let payload = pattern(100 + i);
-        let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+        let frame = to_host().udp(9, 7000, &payload, Checksums::Complete).0;
         send(tx, Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap());
         assert_eq!(datagram(&socket), payload);
     }

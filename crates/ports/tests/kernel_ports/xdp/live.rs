@@ -23,7 +23,7 @@ fn frames_of_a_program_arrive_byte_by_byte_and_are_all_counted() {
             let mut batch = Batch::new();
             let len = |i: usize| 1 + (i * 97 + round) % 1472;
             for i in 0..16 {
-                let frame = to_host().udp(9, 7000, &pattern(len(i)), Checksums::Full).0;
+                let frame = to_host().udp(9, 7000, &pattern(len(i)), Checksums::Complete).0;
                 batch.push(Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap()).unwrap();
             }
             assert_eq!(q.tx[0].tx(&mut batch), 16);
@@ -54,7 +54,7 @@ fn a_device_that_stops_to_accept_frames_is_noticed() {
     let pool = pool();
     let mut q = pair.start(",tx=live", &pool);
     pair.host.run("ethtool", "-K h0 gro off");
-    let frame = to_host().udp(9, 7000, b"lost", Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, b"lost", Checksums::Complete).0;
     let mut given = 0;
     until("the queue notices", || {
         let mut batch = Batch::new();

@@ -37,7 +37,7 @@ fn a_port_that_only_sends_leaves_the_host_every_frame_and_no_program() {
         let ping = ping.stdout(std::process::Stdio::piped()).spawn().unwrap();
         for round in 0..200 {
             let payload = pattern(100 + round);
-            let frame = to_host().udp(9, 7000, &payload, Checksums::Full).0;
+            let frame = to_host().udp(9, 7000, &payload, Checksums::Complete).0;
             send(&mut q.tx[0], Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap());
             assert_eq!(datagram(&socket), payload, "{options}");
             socket.send_to(&payload, "10.0.0.2:4242").unwrap();
@@ -74,7 +74,7 @@ fn a_sender_sleeps_until_frames_complete_and_no_longer() {
         // SAFETY: one pollfd that lives across the call, which does not wait.
         (unsafe { libc::poll(&mut poll, 1, 0) }) == 1
     };
-    let frame = to_host().udp(9, 7000, b"wake", Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, b"wake", Checksums::Complete).0;
     for _ in 0..3 {
         let Wake::Readable(fd) = q.tx[0].wake() else { panic!("{:?}", q.tx[0].wake()) };
         assert!(!ready(fd), "nothing has completed since the queue was asked");
@@ -97,7 +97,7 @@ fn a_port_that_only_sends_lives_beside_a_port_whose_program_has_the_interface() 
     let _receiver = pair.start(",queue=0", &pool);
     let mut sender = pair.start(",queue=1,rx=off", &pool);
     let socket = pair.socket(7000);
-    let frame = to_host().udp(9, 7000, b"beside", Checksums::Full).0;
+    let frame = to_host().udp(9, 7000, b"beside", Checksums::Complete).0;
     send(&mut sender.tx[0], Packet::copy_from(&mut tx_cache(&pool), &frame).unwrap());
     assert_eq!(datagram(&socket), b"beside");
 }
