@@ -2,12 +2,11 @@
 //! another process can write.
 
 use crate::kernel::rx_buffers::MAX_PACKET;
+// Also for guests: a super-packet of an untrusted owner has no longer headers.
+pub(crate) use towpath_client::protocol::MAX_SUPER_HEADERS;
 use towpath_gro as gro;
 pub use towpath_packet::vnet::*;
 use towpath_packet::{Checksum, Gso, Packet};
-
-/// Bytes of headers that a super-packet of an untrusted owner may have.
-pub(crate) const MAX_SUPER_HEADERS: usize = 256;
 
 /// What [`apply_untrusted`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,6 +19,8 @@
 //! (`virtio_net_hdr_to_skb` in `include/linux/virtio_net.h`), so that a refusal says something
 //! about the kernel and not about the packet.
 
+pub mod feature;
+
 use core::fmt;
 
 use crate::offload::{Checksum, Gso, GsoKind, MAX_UDP_SEGMENTS};

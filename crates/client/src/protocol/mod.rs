@@ -112,6 +112,7 @@ pub use hello::Hello;
 pub use statistics::{Statistic, Statistics};
 
 use towpath_packet::xsk_ring::Layout;
+use towpath_wire::offload::MAX_UDP_SEGMENTS;
 use towpath_wire::virtio_net::VnetHeader;
 
 /// `"TWPSOCK1"`, the first bytes of a [`Hello`] and of an [`Answer`].
@@ -129,7 +130,7 @@ pub const MAX_PIECES: usize = 18;
 /// Pieces that a super-packet may have. The datapath segments one that would be received in more.
 pub const MAX_SUPER_PIECES: usize = 64;
 /// Segments that a sent super-packet may ask for: Linux's maximum for UDP (`UDP_MAX_SEGMENTS`).
-pub const MAX_SEGMENTS: usize = 128;
+pub const MAX_SEGMENTS: usize = MAX_UDP_SEGMENTS;
 /// Bytes of headers that a sent super-packet may have.
 pub const MAX_SUPER_HEADERS: usize = 256;
 /// Bytes of the virtio-net header (`struct virtio_net_hdr`, [virtio 1.2 §5.1.6], in the machine's

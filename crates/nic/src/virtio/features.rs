@@ -5,43 +5,7 @@ use super::config::Config;
 use super::rx::RxChains;
 use towpath_packet::Offloads;
 use towpath_virtio::Format;
-
-/// The device completes partial checksums.
-pub(super) const CSUM: u64 = 1;
-/// The driver takes partial checksums.
-pub(super) const GUEST_CSUM: u64 = 1 << 1;
-pub(super) const MTU: u64 = 1 << 3;
-pub(super) const MAC: u64 = 1 << 5;
-pub(super) const GUEST_TSO4: u64 = 1 << 7;
-pub(super) const GUEST_TSO6: u64 = 1 << 8;
-pub(super) const GUEST_ECN: u64 = 1 << 9;
-pub(super) const HOST_TSO4: u64 = 1 << 11;
-pub(super) const HOST_TSO6: u64 = 1 << 12;
-pub(super) const HOST_ECN: u64 = 1 << 13;
-/// A packet may come in several receive buffers.
-pub(super) const MRG_RXBUF: u64 = 1 << 15;
-pub(super) const STATUS: u64 = 1 << 16;
-pub(super) const CTRL_VQ: u64 = 1 << 17;
-pub(super) const CTRL_RX: u64 = 1 << 18;
-pub(super) const CTRL_VLAN: u64 = 1 << 19;
-pub(super) const GUEST_ANNOUNCE: u64 = 1 << 21;
-pub(super) const MQ: u64 = 1 << 22;
-pub(super) const CTRL_MAC_ADDR: u64 = 1 << 23;
-pub(super) const INDIRECT_DESC: u64 = 1 << 28;
-pub(super) const EVENT_IDX: u64 = 1 << 29;
-pub(super) const VERSION_1: u64 = 1 << 32;
-/// Addresses go through an IOMMU.
-pub(super) const ACCESS_PLATFORM: u64 = 1 << 33;
-pub(super) const RING_PACKED: u64 = 1 << 34;
-pub(super) const IN_ORDER: u64 = 1 << 35;
-pub(super) const ORDER_PLATFORM: u64 = 1 << 36;
-pub(super) const GUEST_USO4: u64 = 1 << 54;
-pub(super) const GUEST_USO6: u64 = 1 << 55;
-pub(super) const HOST_USO: u64 = 1 << 56;
-/// Each received header has the hash of its packet.
-pub(super) const HASH_REPORT: u64 = 1 << 57;
-/// The hash of a packet chooses its receive queue.
-pub(super) const RSS: u64 = 1 << 60;
+pub(super) use towpath_wire::virtio_net::feature::*;
 
 /// Bytes of a header, and of one with a hash.
 pub(super) const HEADER: usize = towpath_packet::vnet::VnetHeader::LEN_V1;

@@ -4,19 +4,7 @@ use super::config::Config;
 use crate::kernel::ability::TSO;
 use towpath_packet::Offloads;
 use towpath_virtio::vhost_user::protocol;
-
-/// The MTU is in the configuration space (`VIRTIO_NET_F_MTU`).
-pub(super) const MTU: u64 = 1 << 3;
-/// The state of the link is in the configuration space (`VIRTIO_NET_F_STATUS`).
-const STATUS: u64 = 1 << 16;
-/// The guest announces itself after a migration (`VIRTIO_NET_F_GUEST_ANNOUNCE`).
-const GUEST_ANNOUNCE: u64 = 1 << 21;
-/// Several queues (`VIRTIO_NET_F_MQ`).
-const MQ: u64 = 1 << 22;
-/// Modern: little-endian, headers of 12 bytes (`VIRTIO_F_VERSION_1`).
-pub(super) const VERSION_1: u64 = 1 << 32;
-/// Packed rings (`VIRTIO_F_RING_PACKED`).
-pub(super) const RING_PACKED: u64 = 1 << 34;
+use towpath_wire::virtio_net::feature::{GUEST_ANNOUNCE, MQ, MTU, STATUS, VERSION_1};
 
 /// The names of the bits in the log.
 const NAMES: [(u32, &str); 24] = [

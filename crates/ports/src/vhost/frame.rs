@@ -13,13 +13,14 @@
 //! them on another core.
 
 use super::pages::Pages;
-use super::ring::{Ring, feature};
+use super::ring::Ring;
 use super::rx::Totals;
 use crate::copy_plan::{CopyPlan, SinglePiece};
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::vnet::{self, DATA_VALID, MAX_SUPER_HEADERS, NEEDS_CSUM, VnetHeader};
 use towpath_packet::{Batch, Buf, Cache, Offloads, Packet, UntrustedBytes};
 use towpath_virtio::{Device, Piece, RegionPlace, Regions, RingError, Single, Token};
+use towpath_wire::virtio_net::feature;
 
 /// Bytes of the shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;

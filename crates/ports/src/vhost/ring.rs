@@ -21,7 +21,7 @@ use towpath_sys::{Epoll, EventFd};
 use towpath_virtio::{
     Areas, Base, Chain, Device, Features, Format, InFlightRecord, QueueError, RegionPlace, Regions, RingError, Token,
 };
-use towpath_wire::virtio_net::VnetHeader;
+use towpath_wire::virtio_net::{VnetHeader, feature};
 
 /// Pieces of a chain. The specification's limit is the size of the queue, but drivers exceed it
 /// with indirect tables.
@@ -32,27 +32,6 @@ const PAUSE: Duration = Duration::from_micros(50);
 const LOOKS: u32 = 64;
 /// Looks between two that check whether the worker is held by a counter.
 const RELIEF: u32 = 1024;
-
-/// Bits of virtio-net (virtio 1.2, 5.1.3 and 6).
-pub(super) mod feature {
-    /// The device accepts partial checksums.
-    pub(crate) const CSUM: u64 = 1 << 0;
-    /// The driver accepts partial checksums.
-    pub(crate) const GUEST_CSUM: u64 = 1 << 1;
-    pub(crate) const GUEST_TSO4: u64 = 1 << 7;
-    pub(crate) const GUEST_TSO6: u64 = 1 << 8;
-    pub(crate) const GUEST_ECN: u64 = 1 << 9;
-    pub(crate) const HOST_TSO4: u64 = 1 << 11;
-    pub(crate) const HOST_TSO6: u64 = 1 << 12;
-    pub(crate) const HOST_ECN: u64 = 1 << 13;
-    /// A received packet may fill several chains.
-    pub(crate) const MRG_RXBUF: u64 = 1 << 15;
-    pub(crate) const VERSION_1: u64 = 1 << 32;
-    pub(crate) const RING_PACKED: u64 = 1 << 34;
-    pub(crate) const GUEST_USO4: u64 = 1 << 54;
-    pub(crate) const GUEST_USO6: u64 = 1 << 55;
-    pub(crate) const HOST_USO: u64 = 1 << 56;
-}
 
 /// Which side fills the buffers of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,6 @@
 //! its guest has the memory of the ring back after that. It then sets the ring up anew.
 
 use super::dirty_log::PageLog;
-use super::features::{RING_PACKED, VERSION_1};
 use super::inflight::Records;
 use super::memory::{GuestMemory, MemoryError};
 use super::ring::{RingLog, RingSetup, RingSlot};
@@ -26,6 +25,7 @@ use towpath_sys::EventFd;
 use towpath_virtio::vhost_user::VringAddr;
 use towpath_virtio::vhost_user::protocol::LOG_ALL;
 use towpath_virtio::{Base, Format, InFlightRecord, QueueError};
+use towpath_wire::virtio_net::feature::{RING_PACKED, VERSION_1};
 
 /// The time that packets have to leave the buffers of a ring that is stopped. The guest waits for
 /// it.

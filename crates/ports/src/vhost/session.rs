@@ -10,7 +10,7 @@
 
 use super::descriptors::Descriptors;
 use super::dirty_log::PageLog;
-use super::features::{self, VERSION_1};
+use super::features;
 use super::inflight::{Bounds, RecordError, Records};
 use super::memory::{GuestMemory, MAX_SLOTS};
 use super::rarp::Rarp;
@@ -26,6 +26,7 @@ use towpath_virtio::vhost_user::{
     CONFIG_SIZE, Channel, ConfigSpace, InFlightArea, Log, MemoryTable, Message, PayloadError, Request, SingleRegion,
     VringAddr, VringFd, VringState, read_u64,
 };
+use towpath_wire::virtio_net::feature::VERSION_1;
 
 /// The link is up (`VIRTIO_NET_S_LINK_UP`).
 const LINK_UP: u16 = 1;

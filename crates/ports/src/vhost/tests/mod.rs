@@ -12,7 +12,7 @@ mod rx;
 mod tx;
 
 use super::events::RingEvents;
-use super::ring::{RingSetup, RingSlot, Way, feature};
+use super::ring::{RingSetup, RingSlot, Way};
 use super::{VhostRx, VhostTx};
 use crate::random::Random;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig, Region, UntrustedMem};
 use towpath_sys::EventFd;
 use towpath_virtio::{AddressSpace, Area, Areas, Base, Driver, Features, Format, Layout, Regions, Segment, Tables};
+use towpath_wire::virtio_net::feature;
 
 const INDIRECT: u64 = 1 << 28;
 const EVENT_IDX: u64 = 1 << 29;
