@@ -1,16 +1,16 @@
 //! Level and edge interrupts (M8), and interrupts of channels beside a stalled one (M17).
 
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use towpath_bus::{Bus, Irq};
 use towpath_model::cpsw::{self as model, Injected, IrqMode};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, TxQueue, Wake};
+use towpath_sys::poll;
 
 fn is_readable(fd: RawFd) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the pointer is that of one `pollfd`, which lives across the call.
-    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    // SAFETY: the device of the rig owns the descriptor and is there.
+    poll::is_readable(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 fn descriptor(rig: &Rig) -> RawFd {

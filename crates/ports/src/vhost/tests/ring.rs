@@ -1,19 +1,21 @@
 //! Start, stop and change of a ring, sleep and wake-up.
 
 use super::*;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use towpath_packet::port::Wake;
+use towpath_sys::poll::wait_readable;
 
 /// Whether the descriptor of the slot is readable.
 fn is_awake(guest: &Guest) -> bool {
     waits(guest.slot.sleeps_on(), Duration::ZERO)
 }
 
-fn waits(fd: std::os::fd::RawFd, time: Duration) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, which lives across the call.
-    unsafe { libc::poll(&mut poll, 1, time.as_millis() as i32) > 0 }
+fn waits(fd: RawFd, time: Duration) -> bool {
+    // SAFETY: the guest or the queue owns the descriptor and is there.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    wait_readable(fd, Some(time)).unwrap()
 }
 
 #[test]

@@ -4,8 +4,10 @@ use super::{NEEDS, all_free, datagram, pair, to_host};
 use crate::common::*;
 use crate::support::{Namespace, Need, needs};
 use std::net::UdpSocket;
+use std::os::fd::BorrowedFd;
 use towpath_packet::port::{Port, RxQueue, Start, TxQueue, Wake};
 use towpath_packet::{Batch, Packet};
+use towpath_sys::poll::is_readable;
 use towpath_wire::emit::Checksums;
 
 /// The end of the pair that the port sends on is also an interface of its host, with an address.
@@ -70,9 +72,8 @@ fn a_sender_sleeps_until_frames_complete_and_no_longer() {
     let pool = pool();
     let mut q = pair.start(",rx=off", &pool);
     let ready = |fd| {
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd that lives across the call, which does not wait.
-        (unsafe { libc::poll(&mut poll, 1, 0) }) == 1
+        // SAFETY: the queue owns the descriptor and is there.
+        is_readable(unsafe { BorrowedFd::borrow_raw(fd) })
     };
     let frame = to_host().udp(9, 7000, b"wake", Checksums::Complete).0;
     for _ in 0..3 {
