@@ -74,6 +74,7 @@ impl Flush {
 
 /// Counters since the engine was made. `packets = merged + (what left) + (what is held)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Packets pushed.
     pub packets: u64,

@@ -32,6 +32,7 @@ const TCA_STATS_QUEUE: u16 = 3;
 /// Counters of `struct rtnl_link_stats64` (`include/uapi/linux/if_link.h`). An interface receives
 /// what comes from its wire; for a tun, that is what user space writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Statistics {
     /// Packets transmitted.
     pub tx_packets: u64,

@@ -55,6 +55,7 @@ pub struct Access {
 
 /// Why nothing listens at a path.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ListenError {
     /// The step that failed.
     pub step: &'static str,

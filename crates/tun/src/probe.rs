@@ -27,6 +27,7 @@ use towpath_wire::vxlan;
 
 /// What a device's kernel accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The offloads of packets from the kernel.
     pub rx: Offloads,

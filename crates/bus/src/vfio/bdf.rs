@@ -18,6 +18,7 @@ pub struct Bdf {
 #[error(
     "'{0}' is not a PCI address: write it as 0000:03:00.0 (domain:bus:device.function, hexadecimal; lspci -D shows it)"
 )]
+#[non_exhaustive]
 pub struct BdfError(pub String);
 
 impl fmt::Display for Bdf {

@@ -159,6 +159,7 @@ pub enum PoolError {
 
 /// Numbers of a pool at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolStats {
     /// Chunks of the pool.
     pub capacity: usize,

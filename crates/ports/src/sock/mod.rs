@@ -120,7 +120,7 @@ pub struct SockPort {
 pub fn open(config: Config) -> Result<SockPort, PortError> {
     let Config { mode, uid, gid, .. } = config;
     let listener = Listener::new(&config.path, Kind::Records, Access { mode, uid, gid }).map_err(|error| {
-        let ListenError { step, source, hint } = error;
+        let ListenError { step, source, hint, .. } = error;
         PortError::Os { port: config.port(), step: step.to_owned(), source, hint }
     })?;
     // The route does what an application asks for and the egress cannot do.

@@ -109,7 +109,7 @@ pub fn open(config: Config) -> Result<VhostPort, PortError> {
     let endpoint = if config.server {
         let access = Access { mode: config.mode, uid: config.uid, gid: config.gid };
         let listener = Listener::new(&config.path, Kind::Stream, access).map_err(|error| {
-            let ListenError { step, source, hint } = error;
+            let ListenError { step, source, hint, .. } = error;
             PortError::Os { port: config.port(), step: step.to_owned(), source, hint }
         })?;
         Endpoint::Listen(listener)
