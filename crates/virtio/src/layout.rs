@@ -98,14 +98,6 @@ impl Format {
             Format::Packed => [DESC * size, 4, 4],
         }
     }
-
-    /// Alignments of descriptor, driver and device area, in bytes (virtio 1.2, 2.7 and 2.8.10).
-    pub fn alignments(self) -> [usize; 3] {
-        match self {
-            Format::Split => [16, 2, 4],
-            Format::Packed => [16, 4, 4],
-        }
-    }
 }
 
 /// The areas of a queue one behind the other, for a driver that allocates them: what different

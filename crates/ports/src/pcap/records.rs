@@ -62,11 +62,6 @@ impl<'a> Record<'a> {
     pub fn frames(&self, layer: Layer) -> Frames<'a> {
         self.link.frames(self.data, self.original as usize, layer)
     }
-
-    /// Whether the capture has a part of the packet only.
-    pub fn is_truncated(&self) -> bool {
-        self.data.len() < self.original as usize
-    }
 }
 
 /// The next item of a capture.
