@@ -1,6 +1,5 @@
 //! Configuration.
 
-use super::link::LinkSource;
 use super::mdio::MdioAccess;
 use super::soc::{Family, FreeRing, Soc};
 use crate::batching::BatchSize;
@@ -15,6 +14,20 @@ pub enum DescAlloc {
     Recycled,
     /// From a bitmap that is searched, like `gen_pool` in Linux: for comparison in benches.
     GenPool,
+}
+
+/// Where the state of a link comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LinkSource {
+    /// A PHY on the switch's management bus.
+    #[default]
+    Phy,
+    /// The status that a PHY sends in band: RGMII between frames, SGMII while negotiating.
+    InBand,
+    /// Nothing: the link is up, at 1000 Mb/s in full duplex.
+    Fixed,
+    /// Nothing: the MAC returns each frame that it sends.
+    Loopback,
 }
 
 /// The interface between MAC and PHY.

@@ -3,12 +3,14 @@
 
 use super::config::{Config, DescAlloc};
 use super::descriptors::Descriptors;
-use super::ring::NO_DESC;
 use super::soc::Family;
 use crate::common::ring::Slots;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use towpath_bus::{Dma, DmaMapper, Domain, MapError, Mapped};
 use towpath_packet::InFlight;
+
+/// No descriptor.
+pub(super) const NO_DESC: u16 = u16::MAX;
 
 /// The driver's shadow of a descriptor. `T` is the direction, and `N` what it notes.
 pub(super) struct DescSlot<T, N> {

@@ -1,7 +1,8 @@
 //! The MAC ports of a device, and the handle of the whole.
 
 use super::config::Config;
-use super::host::{ChannelStop, CpswError, Host};
+use super::error::CpswError;
+use super::host::{ChannelStop, Host};
 use super::link::StartedPort;
 use super::losses::RxLosses;
 use super::rx::{CpswRx, FlowRef, RxCounts, SharedFlow};

@@ -15,6 +15,7 @@
 
 use super::config::Config;
 use super::descriptors::FETCH_WORDS;
+use super::error::CpswError;
 use super::link::PortLink;
 use super::mdio::MdioBus;
 use super::regs::{Regions, ale, channel, of_channel, switch};
@@ -25,69 +26,12 @@ use super::tx::{TxChannel, TxCounts};
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_bus::tisci::{Range, Refused, RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
-use towpath_bus::{Bus, BusError, Coherent, Domain, MapError, Mmio};
-use towpath_packet::{Batch, Cache, Direction, Pool, PoolError};
+use towpath_bus::tisci::{Refused, RingConfig, RingMode, RxChannelConfig, RxFlowConfig, Tisci, TxChannelConfig};
+use towpath_bus::{Bus, BusError, Coherent, Domain, Mmio};
+use towpath_packet::{Batch, Cache, Direction, Pool};
 
 /// The longest time that teardown may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Why the device could not be opened or started.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CpswError {
-    /// A field of the configuration is out of its range.
-    #[error("{field} = {value}: {rule}")]
-    Config {
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: u64,
-        /// The rule.
-        rule: &'static str,
-    },
-    /// Firmware has not granted the channels, flows or rings.
-    #[error(
-        "soc={soc} takes {count} {what} from {start} on, of which firmware grants this host {} from {} on: is it another SoC, or \
-         does board configuration give them to another host?",
-        .range.count, .range.start
-    )]
-    NotGranted {
-        /// The SoC.
-        soc: &'static str,
-        /// The resource.
-        what: &'static str,
-        /// The first one that the driver takes.
-        start: u16,
-        /// How many it takes.
-        count: u16,
-        /// The range that was granted.
-        range: Range,
-    },
-    /// The device could not be reached.
-    #[error(transparent)]
-    Bus(#[from] BusError),
-    /// Memory could not be mapped.
-    #[error(transparent)]
-    Map(#[from] MapError),
-    /// Firmware refused.
-    #[error(transparent)]
-    Firmware(#[from] Refused),
-    /// A PHY does not answer.
-    #[error(
-        "port {port}: the PHY at address {address} of the management bus does not answer: check its address (phys=), or take \
-         the link from elsewhere (link=inband, link=fixed)"
-    )]
-    Phy {
-        /// The MAC port.
-        port: u8,
-        /// The address on the management bus.
-        address: u8,
-    },
-    /// The pool has no cache left.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-}
 
 /// How a channel stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]

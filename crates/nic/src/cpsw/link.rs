@@ -11,43 +11,16 @@
 //! last state. A link that went down and came up between two looks has a latched bit in BMSR: it
 //! counts as down once, so that a new speed is seen.
 
-use super::config::{Config, Interface};
-use super::host::CpswError;
-use super::mac::Mac;
+use super::config::{Config, Interface, LinkSource};
+use super::error::CpswError;
+use super::mac::{LinkMode, Mac};
 use super::mdio::MdioBus;
 use super::regs::{sgmii, switch};
 use crate::common::link::{LinkCell, LinkStatus};
-use crate::common::phy::{self, FlowControl, Mdio, MdioError, PauseFrames};
+use crate::common::phy::{self, FlowControl, Mdio, MdioError};
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 use towpath_bus::{BusError, Mmio};
-
-/// Where the state of a link comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LinkSource {
-    /// A PHY on the switch's management bus.
-    #[default]
-    Phy,
-    /// The status that a PHY sends in band: RGMII between frames, SGMII while negotiating.
-    InBand,
-    /// Nothing: the link is up, at 1000 Mb/s in full duplex.
-    Fixed,
-    /// Nothing: the MAC returns each frame that it sends.
-    Loopback,
-}
-
-/// A link that is up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LinkMode {
-    /// Mb/s.
-    pub(super) speed: u32,
-    pub(super) full_duplex: bool,
-    pub(super) pause: PauseFrames,
-}
-
-impl LinkMode {
-    const FIXED: LinkMode = LinkMode { speed: 1000, full_duplex: true, pause: PauseFrames { rx: false, tx: false } };
-}
 
 /// The link of one port.
 #[derive(Debug)]

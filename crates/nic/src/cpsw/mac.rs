@@ -7,14 +7,29 @@
 //!                                 forwards
 //! ```
 
-use super::config::{Config, Interface};
-use super::link::LinkMode;
+use super::config::{Config, Interface, LinkSource};
 use super::regs::{ale, mac, switch};
+use crate::common::phy::PauseFrames;
 use std::time::Duration;
 use towpath_bus::{BusError, Mmio, Reg};
 
 /// The longest time until a MAC is idle, or its reset has ended.
 const TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A link that is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LinkMode {
+    /// Mb/s.
+    pub(super) speed: u32,
+    pub(super) full_duplex: bool,
+    pub(super) pause: PauseFrames,
+}
+
+impl LinkMode {
+    /// Without a negotiation.
+    pub(super) const FIXED: LinkMode =
+        LinkMode { speed: 1000, full_duplex: true, pause: PauseFrames { rx: false, tx: false } };
+}
 
 /// The MAC of one port.
 #[derive(Debug)]
@@ -28,7 +43,7 @@ pub(super) struct Mac<M> {
 
 impl<M: Mmio> Mac<M> {
     pub(super) fn new(bar: M, port: u8, config: &Config) -> Mac<M> {
-        let loopback = config.link == super::LinkSource::Loopback;
+        let loopback = config.link == LinkSource::Loopback;
         Mac { bar, port, interface: config.interface, loopback }
     }
 

@@ -19,6 +19,7 @@
 //! | `descriptors` | CPPI5 host descriptors |
 //! | `desc_pool` | descriptors of a channel or flow: free, or with what is in flight behind them |
 //! | `ring` | rings of descriptor pointers, and the only place that writes doorbells |
+//! | `error` | what keeps the device from being opened or started |
 //! | `host` | bring-up and teardown of the switch, the transmit channels and the receive channel |
 //! | `mac` | the MAC of one port: reset, start, link up and down, stop |
 //! | `mdio` | the management bus of the PHYs |
@@ -56,6 +57,7 @@ mod config;
 mod desc_pool;
 mod descriptors;
 mod device;
+mod error;
 mod host;
 mod link;
 mod losses;
@@ -70,10 +72,10 @@ mod tx;
 pub use crate::batching::{BatchSize, Batching};
 pub use crate::common::link::LinkStatus;
 pub use crate::common::phy::FlowControl;
-pub use config::{Config, DescAlloc, Interface};
+pub use config::{Config, DescAlloc, Interface, LinkSource};
 pub use device::{Control, CpswPort, open};
-pub use host::{ChannelStop, CpswError};
-pub use link::LinkSource;
+pub use error::CpswError;
+pub use host::ChannelStop;
 pub use mdio::MdioAccess;
 pub use rx::{CpswRx, RxCounts};
 pub use soc::{DeviceIds, Family, FreeRing, Numbers, Soc};

@@ -13,7 +13,7 @@
 //! only, because bit 31 of the reverse doorbell acknowledges teardown. Larger counts are split. The
 //! acknowledgement is a method of its own and never carries a count.
 
-use super::desc_pool::DescTable;
+use super::desc_pool::{DescTable, NO_DESC};
 use super::descriptors::Descriptors;
 use super::regs::{Regions, ring};
 use super::soc::Family;
@@ -23,8 +23,6 @@ use towpath_bus::{Coherent, Dma, Domain, MapError, Mmio, Reg};
 
 /// Elements that one doorbell can announce.
 pub(super) const MAX_COUNT: u32 = 127;
-/// No descriptor.
-pub(super) const NO_DESC: u16 = u16::MAX;
 
 /// One side of one ring: its doorbell and its occupancy.
 #[derive(Debug, Clone)]

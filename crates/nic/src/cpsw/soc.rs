@@ -12,7 +12,7 @@
 //! only firmware, or the kernel in its name, knows which are free.
 
 use super::config::Config;
-use super::host::CpswError;
+use super::error::CpswError;
 use towpath_bus::tisci::{Range, Tisci};
 
 /// The DMA engine between processor and switch.

@@ -1,6 +1,5 @@
 //! The configuration of a port.
 
-use super::interrupts::InterruptMode;
 use crate::common::batching::BatchSize;
 use crate::common::copybreak::Copybreak;
 use crate::common::filter::Filter;
@@ -9,11 +8,12 @@ use crate::common::option::within;
 use crate::common::phy::FlowControl;
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use towpath_bus::DmaPolicy;
+use towpath_bus::{DmaPolicy, IrqKind};
 use towpath_wire::Toeplitz;
 
 /// The longest frame with the largest [`Config::mtu`], without check sequence (9234 bytes with it).
 pub(super) const MAX_FRAME: usize = 9230;
+pub(super) const MS: Duration = Duration::from_millis(1);
 /// Bytes of an Ethernet header.
 pub(super) const ETHERNET: usize = 14;
 /// Bytes of the tags that a frame may have on top of the MTU.
@@ -118,6 +118,27 @@ pub enum Pauses {
     Silicon,
     /// None: for models, in tests with thousands of resets.
     None,
+}
+
+impl Pauses {
+    /// A pause that silicon needs.
+    pub(super) fn wait(self, time: Duration) {
+        if self == Pauses::Silicon {
+            std::thread::sleep(time);
+        }
+    }
+}
+
+/// How an idle receiver learns of frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InterruptMode {
+    /// It polls from time to time.
+    #[default]
+    Off,
+    /// It waits for the best kind of interrupts that the function offers.
+    Auto,
+    /// It waits for interrupts of this kind.
+    Only(IrqKind),
 }
 
 /// Configuration of a port: [`Config::default`], with fields changed.

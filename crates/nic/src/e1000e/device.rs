@@ -5,10 +5,10 @@
 //! be seen, all that the device can reach is leaked, and [`Faults::leaked`](super::Faults::leaked)
 //! counts the buffers.
 
-use super::config::Config;
+use super::config::{Config, MS};
 use super::control::{Control, Fault};
 use super::dump;
-use super::init::{self, Layout, MS};
+use super::init::{self, Layout};
 use super::interrupts::Interrupts;
 use super::phy::{self, Settled};
 use super::regs::{MPC, RX_ERRORS, STATUS, TX_ERRORS, status};

@@ -4,13 +4,11 @@
 //! The same steps are right on silicon and on QEMU. QEMU's reset leaves some registers as they
 //! were, so that the driver writes every register that it relies on.
 
-use super::config::{Config, Pauses};
+use super::config::{Config, InterruptMode, MS};
 use super::filter::{FilterTables, OTHERS, write_address};
-use super::interrupts::InterruptMode;
 use super::phy::{self, Mdic};
 use super::regs::*;
 use crate::common::ring::DescRing;
-use std::time::Duration;
 use towpath_bus::{Mmio, Timeout};
 use towpath_wire::ethernet::Mac;
 
@@ -103,15 +101,6 @@ impl Layout {
     }
 }
 
-/// A pause that silicon needs.
-pub(super) fn pause(config: &Config, time: Duration) {
-    if config.pauses == Pauses::Silicon {
-        std::thread::sleep(time);
-    }
-}
-
-pub(super) const MS: Duration = Duration::from_millis(1);
-
 /// Stops reception, transmission and interrupts, and disables bus mastering (§5.2.3.3.1, §4.6.1).
 /// Returns whether the device confirms that no access to memory is under way.
 pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
@@ -123,7 +112,7 @@ pub(super) fn quiesce<M: Mmio>(bar: &M, config: &Config) -> bool {
     TCTL.change(bar, tctl::ENABLE, tctl::PAD);
     let _ = STATUS.read(bar);
     // Gives frames that are under way time to end.
-    pause(config, 10 * MS);
+    config.pauses.wait(10 * MS);
     CTRL.change(bar, ctrl::RESERVED, ctrl::MASTER_DISABLE);
     // Twice the longest time that was measured. A device that hangs never answers, and is reset all
     // the same.
@@ -152,7 +141,7 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
     CTRL.change(bar, ctrl::RESERVED, ctrl::RESET);
     drop(owned);
     // Registers must not be accessed for a microsecond.
-    pause(config, MS);
+    config.pauses.wait(MS);
     CTRL.wait(bar, ctrl::RESET, 0, 10 * MS)?;
     let flash = EECD.read(bar) & EECD_FLASH == EECD_FLASH;
     if flash {
@@ -167,7 +156,7 @@ pub(super) fn reset<M: Mmio>(bar: &M, config: &Config) -> Result<(), Timeout> {
         EECD.change(bar, EECD_AUTO_UPDATE, 0);
     }
     // The PHY configures itself.
-    pause(config, 25 * MS);
+    config.pauses.wait(25 * MS);
     // §4.6.3.1: masks interrupts again, and clears pending ones.
     IMC.write(bar, cause::ALL);
     let _ = ICR.read(bar);

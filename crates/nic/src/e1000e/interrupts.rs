@@ -14,7 +14,7 @@
 //! sleep, [`Interrupts::disarm`] masks it afterwards. Causes of the link stay unmasked, so that a
 //! sleeping worker sees a change at once.
 
-use super::config::{Config, ConfigError};
+use super::config::{Config, ConfigError, InterruptMode};
 use super::regs::*;
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -23,18 +23,6 @@ use std::time::Duration;
 use towpath_bus::{BusError, Events, Irq, IrqKind, Mmio, Pci};
 use towpath_sys::Epoll;
 use towpath_sys::poll::PollSet;
-
-/// How an idle receiver learns of frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum InterruptMode {
-    /// It polls from time to time.
-    #[default]
-    Off,
-    /// It waits for the best kind of interrupts that the function offers.
-    Auto,
-    /// It waits for interrupts of this kind.
-    Only(IrqKind),
-}
 
 /// Tags of descriptors in a queue's epoll: the queue's interrupt, the link's, an event of the
 /// function.

@@ -70,12 +70,11 @@ pub use crate::common::error::OpenError;
 pub use crate::common::filter::{Filter, Receive, VlanSet};
 pub use crate::common::link::LinkStatus;
 pub use crate::common::phy::FlowControl;
-pub use config::{Config, ConfigError, RingSize, TxCopybreak};
+pub use config::{Config, ConfigError, InterruptMode, RingSize, TxCopybreak};
 #[doc(hidden)]
 pub use config::{Pauses, RecycleMode};
 pub use control::{Control, Faults};
 pub use dump::registers;
-pub use interrupts::InterruptMode;
 pub use rx::E1000eRx;
 pub use tx::E1000eTx;
 

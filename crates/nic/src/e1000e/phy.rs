@@ -12,8 +12,7 @@
 //! and flow control alone. Order and values are those of Linux's driver (`drivers/net/ethernet/
 //! intel/e1000e/{phy,82571,mac}.c`), where the datasheet is silent.
 
-use super::config::Config;
-use super::init::{MS, pause};
+use super::config::{Config, MS};
 use super::regs::*;
 use crate::common::phy::{self, FlowControl, Mdio, MdioError};
 use std::time::Duration;
@@ -69,7 +68,7 @@ impl<'a, M: Mmio> Mdic<'a, M> {
             if let Ok(mdic) = Mdic::try_acquire(bar, config) {
                 return Ok(mdic);
             }
-            pause(config, 2 * MS);
+            config.pauses.wait(2 * MS);
         }
         Mdic::try_acquire(bar, config)
     }
@@ -77,7 +76,7 @@ impl<'a, M: Mmio> Mdic<'a, M> {
     fn transaction(&mut self, operation: u32, register: u8, value: u16) -> Result<u16, MdioError> {
         let place = u32::from(register) << mdic::REGISTER_SHIFT;
         MDIC.write(self.bar, operation | mdic::PHY | place | u32::from(value));
-        pause(self.config, Duration::from_micros(50));
+        self.config.pauses.wait(Duration::from_micros(50));
         let word = MDIC.wait(self.bar, mdic::READY, mdic::READY, TRANSACTION).map_err(|_| MdioError::Silent)?;
         let good = word != u32::MAX && word & mdic::ERROR == 0 && word & mdic::REGISTER == place;
         if good { Ok(word as u16) } else { Err(MdioError::Silent) }
@@ -164,16 +163,16 @@ fn set_up<M: Mmio>(mdic: &mut Mdic<'_, M>) -> Result<(), MdioError> {
 
 fn soft_reset<M: Mmio>(mdic: &mut Mdic<'_, M>) -> Result<(), MdioError> {
     phy::soft_reset(mdic)?;
-    pause(mdic.config, Duration::from_micros(1));
+    mdic.config.pauses.wait(Duration::from_micros(1));
     Ok(())
 }
 
 /// Resets the PHY by its wire (§10.2.2.1; the times are Linux's).
 fn hard_reset<M: Mmio>(bar: &M, config: &Config) {
     CTRL.change(bar, ctrl::RESERVED, ctrl::PHY_RESET);
-    pause(config, Duration::from_micros(100));
+    config.pauses.wait(Duration::from_micros(100));
     CTRL.change(bar, ctrl::RESERVED | ctrl::PHY_RESET, 0);
-    pause(config, 10 * MS);
+    config.pauses.wait(10 * MS);
 }
 
 /// What was found when the link came up.

@@ -6,7 +6,7 @@ use super::flow::{Flow, HEAD, Plan, Sizes};
 use super::pace::{Pace, PaceShared};
 use super::stamp;
 use super::tag::{Stamp, Tag};
-use super::template::Frames;
+use super::template::{Frames, chain};
 use super::trials::{LOOK, TrialQueue};
 use std::sync::Arc;
 use std::time::Instant;
@@ -281,23 +281,6 @@ impl SuperPacket {
         packet.set_gso(Some(self.gso));
         stamp::super_packet::<V6, TCP>(packet, flow, &self.sizes, plan, self.gso.segs)
     }
-}
-
-/// Copies `head` to the linear part of an empty packet, and `rest` behind it, in as many chunks as
-/// needed.
-pub(super) fn chain(packet: &mut Packet, head: &[u8], rest: &[u8], cache: &mut Cache) -> Option<()> {
-    let (first, mut rest) = rest.split_at(rest.len().min(packet.tailroom().checked_sub(head.len())?));
-    let (front, behind) = packet.push_back(head.len() + first.len()).ok()?.split_at_mut(head.len());
-    front.copy_from_slice(head);
-    behind.copy_from_slice(first);
-    while !rest.is_empty() {
-        let mut next = cache.alloc()?;
-        let (piece, after) = rest.split_at(rest.len().min(next.tailroom()));
-        next.push_back(piece.len()).ok()?.copy_from_slice(piece);
-        packet.append(next).ok()?;
-        rest = after;
-    }
-    Some(())
 }
 
 impl RxQueue for GenRx {

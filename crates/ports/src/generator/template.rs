@@ -7,7 +7,6 @@
 
 use super::config::{Config, Stamps};
 use super::fields::{Fields, transport};
-use super::rx::chain;
 use super::stamp;
 use super::tag::{self, Stamp, Tag, words};
 use crate::pcap::{Item, Records};
@@ -249,4 +248,21 @@ impl Frames {
             }
         }
     }
+}
+
+/// Copies `head` to the linear part of an empty packet, and `rest` behind it, in as many chunks as
+/// needed.
+pub(super) fn chain(packet: &mut Packet, head: &[u8], rest: &[u8], cache: &mut Cache) -> Option<()> {
+    let (first, mut rest) = rest.split_at(rest.len().min(packet.tailroom().checked_sub(head.len())?));
+    let (front, behind) = packet.push_back(head.len() + first.len()).ok()?.split_at_mut(head.len());
+    front.copy_from_slice(head);
+    behind.copy_from_slice(first);
+    while !rest.is_empty() {
+        let mut next = cache.alloc()?;
+        let (piece, after) = rest.split_at(rest.len().min(next.tailroom()));
+        next.push_back(piece.len()).ok()?.copy_from_slice(piece);
+        packet.append(next).ok()?;
+        rest = after;
+    }
+    Some(())
 }

@@ -14,13 +14,24 @@
 
 use super::pages::Pages;
 use super::ring::Ring;
-use super::rx::Totals;
 use crate::copy_plan::{CopyPlan, SinglePiece};
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::vnet::{self, DATA_VALID, MAX_SUPER_HEADERS, NEEDS_CSUM, VnetHeader};
 use towpath_packet::{Batch, Buf, Cache, Offloads, Packet, UntrustedBytes};
 use towpath_virtio::{Device, Piece, RegionPlace, Regions, RingError, Single, Token};
 use towpath_wire::virtio_net::feature;
+
+/// Sums of a burst.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    pub(super) bytes: u64,
+    pub(super) copies: u64,
+    pub(super) copied_bytes: u64,
+    pub(super) attached: u64,
+    pub(super) malformed: u64,
+    /// Frames for which there was no buffer.
+    pub(super) dropped: u64,
+}
 
 /// Bytes of the shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;

@@ -1,7 +1,7 @@
 //! The receive queue of the port: frames of the guest's transmit ring, as packets.
 
 use super::events::{RingEvents, add};
-use super::frame::{Burst, End};
+use super::frame::{Burst, End, Totals};
 use super::rarp::Rarp;
 use super::ring::RingSlot;
 use crate::copy_plan::CopyPlan;
@@ -33,18 +33,6 @@ pub struct VhostRx {
     /// The last burst ended for a reason that nothing announces the end of.
     stalled: bool,
     counters: Arc<Counters>,
-}
-
-/// Sums of a burst.
-#[derive(Debug, Default)]
-pub(super) struct Totals {
-    pub(super) bytes: u64,
-    pub(super) copies: u64,
-    pub(super) copied_bytes: u64,
-    pub(super) attached: u64,
-    pub(super) malformed: u64,
-    /// Frames for which there was no buffer.
-    pub(super) dropped: u64,
 }
 
 /// Bytes of frames that are copied whole into heads of `cache`.

@@ -8,7 +8,7 @@
 
 use super::bridge_control::{AnyHub, BridgeControl};
 use super::check::{common_layer, off};
-use super::hub::HubSettings;
+use super::hub::{HubSettings, refuse};
 use super::observer::Observed;
 use super::plan::Placement;
 use super::ready::Work;
@@ -135,15 +135,6 @@ impl BridgePort {
     pub fn named(name: impl Into<String>) -> BridgePort {
         BridgePort { name: name.into(), ..BridgePort::default() }
     }
-}
-
-/// Why a value is refused.
-pub(super) fn refuse<X>(
-    what: &'static str,
-    value: impl Into<String>,
-    rule: impl Into<String>,
-) -> Result<X, StartError> {
-    Err(StartError::Value { what, value: value.into(), rule: rule.into() })
 }
 
 const RULE: &str = "a bridge finds the port by the address: its rules pass or drop";

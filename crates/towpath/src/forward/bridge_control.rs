@@ -1,6 +1,7 @@
 //! A bridge while it runs: its addresses, and ports that come and go.
 
-use super::bridge::{Hubs, refuse};
+use super::bridge::Hubs;
+use super::hub::refuse;
 use super::hub::{Attached, HubPorts, HubSettings, Members, Parts};
 use super::{Bridge, BridgePort, StartError};
 use crate::any::{AnyPort, AnyRx, AnyTx};

@@ -1,6 +1,5 @@
 //! The ports of the hubs of a bridge or a router: each has a part for the hub of every worker.
 
-use super::bridge::refuse;
 use super::failure::PortEnd;
 use super::running::PortEnds;
 use super::{Gso, PortControls, StartError, meter_of};
@@ -17,6 +16,15 @@ use towpath_engine::tee::TeeSlot;
 use towpath_packet::port::{Info, Layer, Port, Queues, RxQueue, Start, State};
 use towpath_packet::{Direction, Offloads, Pool};
 use towpath_wire::LinkKind;
+
+/// Why a value is refused.
+pub(super) fn refuse<X>(
+    what: &'static str,
+    value: impl Into<String>,
+    rule: impl Into<String>,
+) -> Result<X, StartError> {
+    Err(StartError::Value { what, value: value.into(), rule: rule.into() })
+}
 
 /// How the ports of hubs are run, and where they are registered.
 pub(super) struct HubSettings {

@@ -1,9 +1,8 @@
 //! The descriptors of a receive flow, with the buffers behind them.
 
 use super::super::config::Config;
-use super::super::desc_pool::{DescSlot, DescTable};
+use super::super::desc_pool::{DescSlot, DescTable, NO_DESC};
 use super::super::descriptors::{BufferPtr, RxBufferDesc};
-use super::super::ring::NO_DESC;
 use super::super::soc::Family;
 use towpath_bus::{Dma, Domain, MapError};
 use towpath_packet::{Cache, FromDevice, InFlight, Packet};

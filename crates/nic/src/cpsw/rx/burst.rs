@@ -9,8 +9,8 @@
 //! that the driver linked, as far as the frame reaches. UDMA takes one descriptor after the other
 //! from the free ring and links them. Only the first descriptor completes on the ring.
 
+use super::super::desc_pool::NO_DESC;
 use super::super::descriptors::RxPacketDesc;
-use super::super::ring::NO_DESC;
 use super::RxCounts;
 use super::buffers::RxBuffers;
 use towpath_bus::Dma;

@@ -1,9 +1,8 @@
 //! The descriptors of a transmit channel: from a packet to its chain of descriptors and back.
 
 use super::super::config::Config;
-use super::super::desc_pool::DescTable;
+use super::super::desc_pool::{DescTable, NO_DESC};
 use super::super::descriptors::{BufferPtr, TxPacketInfo};
-use super::super::ring::NO_DESC;
 use towpath_bus::{Dma, Domain, MapError};
 use towpath_packet::{Batch, InFlight, Packet, ToDevice};
 

@@ -3,7 +3,7 @@
 use super::mirror::Mirror;
 use super::{Neighbour, Router, RouterPorts, RouterRoute, StartError};
 use crate::any::AnyPort;
-use crate::forward::bridge::refuse;
+use crate::forward::hub::refuse;
 use crate::forward::hub::{HubPorts, Members, Parts};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -25,8 +25,9 @@ pub use control::{RouteSource, RouterControl, RouterPortReading};
 pub use towpath_engine::router::Route as RouterRoute;
 pub use towpath_engine::router::neighbour::Neighbour;
 
-use super::bridge::{check_pass_or_drop, refuse};
+use super::bridge::check_pass_or_drop;
 use super::check::common_layer;
+use super::hub::refuse;
 use super::hub::{HubPorts, HubSettings, Parts};
 use super::observer::Observed;
 use super::plan::Placement;
