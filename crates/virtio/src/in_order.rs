@@ -59,12 +59,17 @@ impl InOrder {
     pub(crate) fn complete(&mut self, token: Token, len: u32) -> Option<UsedBatch> {
         let at = token.slot(self.waiting.len() as u16);
         if at != self.oldest {
-            if let Some(place) = self.waiting.get_mut(at) {
-                *place = Some((token, len));
-            }
+            self.wait(at, token, len);
             return None;
         }
         self.join(&token, len)
+    }
+
+    #[cold]
+    fn wait(&mut self, at: usize, token: Token, len: u32) {
+        if let Some(place) = self.waiting.get_mut(at) {
+            *place = Some((token, len));
+        }
     }
 
     /// The next used entry, of chains whose turn has come, for a publication.
@@ -83,13 +88,18 @@ impl InOrder {
     fn join(&mut self, token: &Token, len: u32) -> Option<UsedBatch> {
         self.oldest += usize::from(token.slots());
         if self.oldest >= self.waiting.len() {
-            // A token that was made of something else may stand for any number of descriptors.
-            self.oldest %= self.waiting.len();
+            self.go_around();
         }
         let UsedBatch { chains, slots, .. } = self.batch;
         let one = UsedBatch::one(token, len);
         self.batch = UsedBatch { chains: chains.wrapping_add(1), slots: slots.wrapping_add(one.slots), ..one };
         if token.is_writable() { self.take_batch() } else { None }
+    }
+
+    /// A token that was made of something else may stand for any number of descriptors.
+    #[cold]
+    fn go_around(&mut self) {
+        self.oldest %= self.waiting.len();
     }
 
     #[inline]

@@ -121,8 +121,7 @@ impl<W: RingWords> Device<W> {
         let slot = self.next_avail & (self.size - 1);
         // Relaxed: the index orders entries and descriptors.
         let head = self.areas.driver.load16(avail_entry(slot), Relaxed);
-        let read = |index| desc(index).map(|word| self.areas.desc.load64(word, Relaxed));
-        match walk::split(head, self.size, self.features.indirect, read, memory, chain) {
+        match walk::split(head, self.size, self.features.indirect, |index| self.words(index), memory, chain) {
             Ok(()) => {}
             Err(error) => return Err(self.broken(error)),
         }
@@ -161,8 +160,7 @@ impl<W: RingWords> Device<W> {
         chain: &mut Chain<M::Place>,
     ) -> Result<Option<Token>, RingError> {
         let Some(head) = self.recorded.as_ref().and_then(|chains| chains.next_again()) else { return Ok(None) };
-        let read = |index| desc(index).map(|word| self.areas.desc.load64(word, Relaxed));
-        match walk::split(head, self.size, self.features.indirect, read, memory, chain) {
+        match walk::split(head, self.size, self.features.indirect, |index| self.words(index), memory, chain) {
             Ok(()) => {}
             Err(error) => return Err(self.broken(error)),
         }
@@ -187,7 +185,7 @@ impl<W: RingWords> Device<W> {
             if head >= self.size {
                 break;
             }
-            let buffer = Desc::from_split(desc(head).map(|word| self.areas.desc.load64(word, Relaxed)));
+            let buffer = Desc::from_split(self.words(head));
             if buffer.flags != flags {
                 break;
             }
@@ -197,6 +195,13 @@ impl<W: RingWords> Device<W> {
             taken += 1;
         }
         taken
+    }
+
+    /// The words of a descriptor.
+    #[inline(always)] // as little as the call
+    fn words(&self, index: u16) -> [u64; 2] {
+        let [first, second] = desc(index);
+        [self.areas.desc.load64(first, Relaxed), self.areas.desc.load64(second, Relaxed)]
     }
 
     /// Loads the driver's index; returns how many chains are available.
