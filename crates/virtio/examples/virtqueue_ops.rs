@@ -8,9 +8,9 @@
 //!
 //! Arguments: `split` or `packed`, chains of a burst, rounds. A round is a burst of chains of one
 //! buffer each: `measured_driver_add` adds and publishes it, `measured_device` takes, completes and
-//! publishes it, `measured_driver_reap` gets it back. Time is that of all three. With a fourth
-//! word, `chains`, the device takes them as chains of any shape, and the driver gets them back one
-//! by one.
+//! publishes it, `measured_driver_reap` gets it back. Time is that of all three. Words behind that:
+//! with `chains` the device takes them as chains of any shape, and the driver gets them back one by
+//! one; with `written` the buffers are for the device to write; `in-order` is `VIRTIO_F_IN_ORDER`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -22,9 +22,10 @@ use towpath_virtio::{
 const SIZE: u16 = 256;
 
 #[inline(never)]
-fn measured_driver_add(driver: &mut Driver, burst: u16) -> bool {
+fn measured_driver_add(driver: &mut Driver, burst: u16, written: bool) -> bool {
+    let segment = if written { Segment::writable } else { Segment::readable };
     for i in 0..burst {
-        let _ = black_box(driver.add(&[Segment::readable(0x8000 + u64::from(i) * 2048, 76)]));
+        let _ = black_box(driver.add(&[segment(0x8000 + u64::from(i) * 2048, 76)]));
     }
     driver.publish()
 }
@@ -43,17 +44,24 @@ fn measured_driver_reap(driver: &mut Driver, used: &mut [Used], one_by_one: bool
 }
 
 #[inline(never)]
-fn measured_device(device: &mut Device, regions: &Regions, chain: &mut Chain<RegionPlace>, any_shape: bool) -> bool {
+fn measured_device(
+    device: &mut Device,
+    regions: &Regions,
+    chain: &mut Chain<RegionPlace>,
+    any_shape: bool,
+    written: bool,
+) -> bool {
+    let len = if written { 76 } else { 0 };
     let mut singles = [Single::vacant(RegionPlace { region: 0, offset: 0 }); 8];
     let mut n = singles.len();
     while !any_shape && n == singles.len() {
-        n = device.take_singles(regions, false, &mut singles);
+        n = device.take_singles(regions, written, &mut singles);
         black_box(&singles);
-        device.complete_all(singles[..n].iter().map(|single| (single.token(), 0)));
+        device.complete_all(singles[..n].iter().map(|single| (single.token(), len)));
     }
     while let Ok(Some(token)) = device.take(regions, chain) {
         black_box(chain.readable());
-        device.complete(token, 0);
+        device.complete(token, len);
     }
     device.publish()
 }
@@ -69,13 +77,14 @@ fn main() {
         }
     };
     let number = |i: usize, default: u32| args.get(i).and_then(|n| n.parse().ok()).unwrap_or(default);
-    let one_by_one = args.get(3).is_some_and(|word| word == "chains");
+    let [one_by_one, written, in_order] =
+        ["chains", "written", "in-order"].map(|word| args.iter().skip(3).any(|arg| arg == word));
     let (burst, rounds) = (number(1, 32).min(SIZE.into()) as u16, number(2, 1000));
 
     let memory = UntrustedMem::new(Region::new(1 << 20, Backing::Memfd).expect("memory"));
     let layout = Layout::new(format, SIZE).expect("a size");
     let areas = || Areas::new(&memory, 0, &layout).expect("room");
-    let features = Features::from_bits(1 << 29);
+    let features = Features::from_bits(1 << 29 | u64::from(in_order) << 35);
     let mut driver = Driver::new(format, areas(), SIZE, features).expect("a queue");
     let mut device = Device::new(format, areas(), SIZE, features, Base::start(format)).expect("a queue");
     let mut regions = Regions::new();
@@ -83,8 +92,8 @@ fn main() {
     let mut chain = Chain::new(64);
     let mut used = [Used { id: 0, len: 0 }; 32];
     let mut round = || {
-        black_box(measured_driver_add(&mut driver, burst));
-        black_box(measured_device(&mut device, &regions, &mut chain, one_by_one));
+        black_box(measured_driver_add(&mut driver, burst, written));
+        black_box(measured_device(&mut device, &regions, &mut chain, one_by_one, written));
         measured_driver_reap(&mut driver, &mut used, one_by_one);
     };
     // A fixed number, so that it falls out of the difference between two counts.

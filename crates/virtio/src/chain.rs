@@ -102,7 +102,8 @@ impl Token {
         self.0
     }
 
-    /// The token that [`into_raw`](Token::into_raw) took apart. Made of anything else, or twice, it spoils the queue for its driver, and nothing besides.
+    /// The token that [`into_raw`](Token::into_raw) took apart. Made of anything else, or twice, it
+    /// spoils the queue for its driver, and nothing besides.
     #[inline]
     pub fn from_raw(raw: u64) -> Token {
         Token(raw)

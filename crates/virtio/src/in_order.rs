@@ -40,11 +40,11 @@ impl UsedBatch {
 /// The chains of a device that are complete and not in a used entry.
 #[derive(Debug)]
 pub(crate) struct InOrder {
-    /// By position: chains whose turn has not come, each with its bytes.
+    /// By position: chains that were completed before their turn, each with its bytes.
     waiting: Box<[Option<(Token, u32)>]>,
-    /// The position of the oldest chain that is not complete.
+    /// The position of the oldest chain that is neither in the batch nor in a used entry.
     oldest: usize,
-    /// The chains before it.
+    /// The complete chains before it that no used entry stands for yet.
     batch: UsedBatch,
 }
 
