@@ -66,12 +66,21 @@ fn every_instruction_set_copies_exactly_its_target_at_every_length_and_alignment
     }
 }
 
+/// More than lanes of 32 bits hold, of either sign.
 #[test]
 fn sums_that_fill_every_lane_do_not_lose_carries() {
-    let ones = vec![0xff; 1 << 20];
-    for isa in Isa::available() {
-        assert_eq!(checksum::sum_with(isa, &ones), 0xffff, "{}", isa.name());
-        assert_eq!(checksum::sum_with(isa, &ones[..ones.len() - 1]), oracle(&ones[..ones.len() - 1]));
+    for byte in [0, 0xff] {
+        let same = vec![byte; (2 << 20) + 3];
+        let mut copy = vec![1; same.len()];
+        for len in [1 << 19, (1 << 19) + 1, (1 << 20) - 1, same.len()] {
+            let (same, copy, expected) = (&same[..len], &mut copy[..len], oracle(&same[..len]));
+            for isa in Isa::available() {
+                copy.fill(1);
+                assert_eq!(checksum::sum_with(isa, same), expected, "{} {byte} {len}", isa.name());
+                assert_eq!(checksum::copy_with(isa, copy, same), expected, "{} {byte} {len}", isa.name());
+                assert!(copy == same, "{} {byte} {len}", isa.name());
+            }
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Vector instruction sets: detection, and the two loops for each.
 //!
-//! All loops add 64-bit words in 64-bit lanes, where carries are lost, and separately their high
-//! halves, where none is lost. The first sum minus the second, shifted up again, is the sum of the
-//! low halves. This is the crate's only file with `unsafe`: loads and stores of whole vectors, and
+//! AVX2 adds signed 16-bit words in lanes of 32 bits, where nothing is lost. AVX-512 adds 64-bit
+//! words in 64-bit lanes, where carries are lost, and separately their high halves, where none is
+//! lost. The first sum minus the second, shifted up again, is the sum of the low halves. This is the crate's only file with `unsafe`: loads and stores of whole vectors, and
 //! calls of functions compiled for more than the base instruction set.
 
 use super::words;
@@ -151,6 +151,24 @@ mod x86 {
         unsafe { [_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1))] }
     }
 
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn load256_half(bytes: &[u8; 32]) -> __m256i {
+        // SAFETY: the array is exactly the 32 bytes read; the load needs no alignment.
+        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    }
+
+    /// Up to 8 words of 32 bits, zeros after them.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn load256_dwords(dwords: &[[u8; 4]]) -> __m256i {
+        let n = _mm256_set1_epi32(dwords.len() as i32);
+        let mask = _mm256_cmpgt_epi32(n, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+        // SAFETY: the mask has the words of the slice (the first 8 if there are more) and no other,
+        // and words that it does not have are not accessed.
+        unsafe { _mm256_maskload_epi32(dwords.as_ptr().cast(), mask) }
+    }
+
     /// The empty `asm!` hides where `v` came from. Without it the compiler recognises a copying
     /// loop and takes the stores out of it into a `memcpy`: two passes instead of one.
     #[target_feature(enable = "avx2")]
@@ -168,43 +186,70 @@ mod x86 {
         }
     }
 
-    /// 64-bit words without carries, and their high 32 bits.
-    struct Sum256(__m256i, __m256i);
+    /// 16-bit words, made signed by subtracting `0x8000`, are added in pairs to lanes of 32 bits:
+    /// three instructions a vector, where lanes of 64 bits take four. The two sums take turns.
+    struct Sum256(Pair);
+
+    /// Bytes that are summed at a time: lanes could overflow after 1 MiB.
+    const MOST256: usize = 1 << 19;
 
     impl Sum256 {
         #[target_feature(enable = "avx2")]
         #[inline]
         fn new() -> Self {
-            Self(_mm256_setzero_si256(), _mm256_setzero_si256())
+            Self([_mm256_setzero_si256(); 2])
         }
 
         #[target_feature(enable = "avx2")]
         #[inline]
         fn add(&mut self, pair: Pair) {
-            for v in pair {
-                self.0 = _mm256_add_epi64(self.0, v);
-                self.1 = _mm256_add_epi64(self.1, _mm256_srli_epi64::<32>(v));
+            for (lanes, v) in self.0.iter_mut().zip(pair) {
+                let signed = _mm256_xor_si256(v, _mm256_set1_epi16(i16::MIN));
+                *lanes = _mm256_add_epi32(*lanes, _mm256_madd_epi16(signed, _mm256_set1_epi16(1)));
             }
         }
 
+        /// The sum of so many pairs, and of those of the `tail`, fewer than 64 bytes.
         #[target_feature(enable = "avx2")]
         #[inline]
-        fn reduce(self) -> u64 {
-            let low = _mm256_sub_epi64(self.0, _mm256_slli_epi64::<32>(self.1));
-            let v = _mm256_add_epi64(low, self.1);
+        fn reduce(mut self, pairs: usize, tail: &[u8]) -> u64 {
+            let (whole, rest) = tail.as_chunks::<32>();
+            let first = if let [half] = whole { load256_half(half) } else { _mm256_setzero_si256() };
+            let (dwords, last) = rest.as_chunks::<4>();
+            self.add([first, load256_dwords(dwords)]);
+            let [a, b] = self.0;
+            let lanes = _mm256_add_epi32(a, b);
+            let (low, high) = (_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
+            let v = _mm256_add_epi64(_mm256_cvtepi32_epi64(low), _mm256_cvtepi32_epi64(high));
             let v = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-            (_mm_cvtsi128_si64(v) as u64).wrapping_add(_mm_extract_epi64::<1>(v) as u64)
+            let signed = _mm_cvtsi128_si64(v).wrapping_add(_mm_extract_epi64::<1>(v));
+            (signed as u64).wrapping_add((pairs as u64 + 1) * 32 * 0x8000) + words::sum_tail(last)
         }
     }
 
     #[target_feature(enable = "avx2")]
     pub(super) fn sum_avx2(data: &[u8]) -> u64 {
+        if data.len() > MOST256 {
+            return sum_long_avx2(data);
+        }
         let (blocks, tail) = data.as_chunks::<64>();
+        let (twos, one) = blocks.as_chunks::<2>();
         let mut sum = Sum256::new();
-        for block in blocks {
+        for [a, b] in twos {
+            sum.add(load256(a));
+            sum.add(load256(b));
+        }
+        if let [block] = one {
             sum.add(load256(block));
         }
-        words::add(sum.reduce(), words::sum(tail))
+        sum.reduce(blocks.len(), tail)
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[cold]
+    #[inline(never)]
+    fn sum_long_avx2(data: &[u8]) -> u64 {
+        data.chunks(MOST256).fold(0, |sum, data| words::add(sum, sum_avx2(data)))
     }
 
     /// The end is copied first, by a store that overlaps the last whole block: cheaper than a call
@@ -213,19 +258,39 @@ mod x86 {
     pub(super) fn copy_avx2(dst: &mut [u8], src: &[u8]) -> u64 {
         let len = dst.len().min(src.len());
         let (dst, src) = (&mut dst[..len], &src[..len]);
+        if len > MOST256 {
+            return copy_long_avx2(dst, src);
+        }
         match (dst.last_chunk_mut::<64>(), src.last_chunk::<64>()) {
             (Some(to), Some(from)) => store256(to, load256(from)),
             _ => dst.copy_from_slice(src),
         }
         let (to, _) = dst.as_chunks_mut::<64>();
         let (from, tail) = src.as_chunks::<64>();
+        let (to_twos, to_one) = to.as_chunks_mut::<2>();
+        let (twos, one) = from.as_chunks::<2>();
         let mut sum = Sum256::new();
-        for (to, from) in to.iter_mut().zip(from) {
+        for (to, from) in to_twos.iter_mut().zip(twos) {
+            for (to, from) in to.iter_mut().zip(from) {
+                let v = load256(from);
+                store256(to, v);
+                sum.add(v);
+            }
+        }
+        if let ([to], [from]) = (to_one, one) {
             let v = load256(from);
             store256(to, v);
             sum.add(v);
         }
-        words::add(sum.reduce(), words::sum(tail))
+        sum.reduce(from.len(), tail)
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[cold]
+    #[inline(never)]
+    fn copy_long_avx2(dst: &mut [u8], src: &[u8]) -> u64 {
+        let pieces = dst.chunks_mut(MOST256).zip(src.chunks(MOST256));
+        pieces.fold(0, |sum, (dst, src)| words::add(sum, copy_avx2(dst, src)))
     }
 
     #[target_feature(enable = "avx512f")]

@@ -21,7 +21,7 @@ pub(super) const fn to_wire(sum: u64) -> u16 {
 
 /// The sum of the last 0 to 7 bytes.
 #[inline(always)]
-fn sum_tail(data: &[u8]) -> u64 {
+pub(super) fn sum_tail(data: &[u8]) -> u64 {
     let (quads, rest) = data.as_chunks::<4>();
     let (pairs, rest) = rest.as_chunks::<2>();
     let quad = quads.first().map_or(0, |b| u64::from(u32::from_ne_bytes(*b)));
