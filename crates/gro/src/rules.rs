@@ -25,7 +25,7 @@ use crate::key::{Common, Hasher, is_v6};
 use crate::layout::{FIN_PSH, Layout, Outer, PORT_GENEVE, PORT_VXLAN, TCP, UDP};
 use crate::mask::{MAX_TEMPLATE, Mask};
 use crate::segment::Segment;
-use crate::shape::{Shape, follows_usual};
+use crate::shape::{Shape, changing_sum_usual, follows_usual};
 use crate::stats::Flush;
 use crate::table::{Flow, tag_and_len};
 
@@ -178,9 +178,7 @@ pub(crate) fn predicted<const L3: usize, S: Segment>(
     vlan: u32,
 ) -> Option<Option<u16>> {
     let len = packet.packet_len();
-    if flow.expects != tag_and_len(vlan, len)
-        || !flow.shape.follows::<L3>(&mut flow.expected, b, flow.size, flow.counts)
-    {
+    if flow.expects != tag_and_len(vlan, len) || !follows::<L3, S>(flow, b) {
         return None;
     }
     let offload = packet.offload();
@@ -189,7 +187,7 @@ pub(crate) fn predicted<const L3: usize, S: Segment>(
     }
     match offload.checksum {
         Checksum::Verified => Some(None),
-        Checksum::Unknown => Some(Some(header_sum(flow, b, len))),
+        Checksum::Unknown => Some(Some(header_sum::<L3, S>(flow, b, len))),
         partial => verify(partial, b, len, &flow.shape.layout()).ok(),
     }
 }
@@ -197,19 +195,25 @@ pub(crate) fn predicted<const L3: usize, S: Segment>(
 /// [`predicted`] for an [ordinary](Segment::is_ordinary) packet. The flow may be closed.
 #[inline(always)]
 pub(crate) fn predicted_ordinary<const L3: usize, S: Segment>(flow: &mut Flow<S>, packet: &S) -> bool {
-    flow.expects == tag_and_len(0, packet.packet_len())
-        && if flow.usual {
-            follows_usual::<L3>(&mut flow.expected, packet.head(), flow.size)
-        } else {
-            flow.shape.follows::<L3>(&mut flow.expected, packet.head(), flow.size, flow.counts)
-        }
+    flow.expects == tag_and_len(0, packet.packet_len()) && follows::<L3, S>(flow, packet.head())
+}
+
+/// Whether `b` is the beginning of the predicted packet, in a flow with a shape. If so, the next
+/// one is predicted.
+#[inline(always)]
+fn follows<const L3: usize, S>(flow: &mut Flow<S>, b: &[u8]) -> bool {
+    if flow.usual {
+        follows_usual::<L3>(&mut flow.expected, b, flow.size)
+    } else {
+        flow.shape.follows::<L3>(&mut flow.expected, b, flow.size, flow.counts)
+    }
 }
 
 /// [`verify`] for a predicted packet of a flow with a shape: all fields but two equal those of the
 /// packet before, and so does their sum.
 #[inline(always)]
-pub(crate) fn header_sum<S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
-    let fields = flow.shape.changing_sum(b);
+pub(crate) fn header_sum<const L3: usize, S>(flow: &mut Flow<S>, b: &[u8], len: usize) -> u16 {
+    let fields = if flow.usual { changing_sum_usual::<L3>(b) } else { flow.shape.changing_sum(b) };
     if flow.constant_sum == 0 {
         let layout = flow.shape.layout();
         let all = add(sum(b, layout.l4.into(), layout.header.into()), pseudo(b, len, &layout));

@@ -139,6 +139,12 @@ pub(crate) fn follows_usual<const L3: usize>(expected: &mut Expected, b: &[u8], 
     if L3 == 0 { follows::<0, 20, 52>(expected, b, size, true) } else { follows::<14, 34, 66>(expected, b, size, true) }
 }
 
+/// [`Shape::changing_sum`] for a [usual](Shape::is_usual) shape behind `L3`.
+#[inline(always)]
+pub(crate) fn changing_sum_usual<const L3: usize>(b: &[u8]) -> u16 {
+    if L3 == 0 { changing_sum::<20, 52>(b) } else { changing_sum::<34, 66>(b) }
+}
+
 /// If `b` is the predicted packet, predicts the next one.
 #[inline(always)]
 fn follows<const L3: usize, const L4: usize, const N: usize>(
