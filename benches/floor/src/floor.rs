@@ -4,16 +4,20 @@
 //! header is the next one, to predict the one after it, to chain the packet. Packets, and the step
 //! that chains them, are towpath-packet's on both sides.
 
-use crate::mix::HEADER;
+use crate::mix::{ETHERNET, HEADER};
+use crate::sum::Avx2;
 use crate::{PAYLOAD, Side};
 use towpath_packet::{Batch, Packet};
+use towpath_wire::checksum::{VALID, add, sum};
 
-const SLOTS: usize = 1 << 12;
+pub const SLOTS: usize = 1 << 12;
 /// Offset of identification, fragment word, TTL, protocol and checksum of IPv4.
 const IP: usize = 18;
 const SEQUENCE: usize = 38;
 /// Offset of TCP's checksum.
 const CHECKSUM: usize = 50;
+/// Offset of the addresses of IPv4: they, TCP's length and protocol are the pseudo-header.
+const ADDRESSES: usize = ETHERNET + 12;
 /// Fragments that still fit: an aggregate of 45 packets is the largest.
 const FITS: usize = 44;
 /// Adds 1 to the identification and subtracts 1 from the checksum.
@@ -27,18 +31,33 @@ pub fn hash(header: &[u8; HEADER]) -> usize {
     ((product >> 64) as u64 ^ product as u64) as usize
 }
 
-fn slot(header: &[u8; HEADER]) -> usize {
+pub fn slot(header: &[u8; HEADER]) -> usize {
     hash(header) % SLOTS
 }
 
 struct Flow {
     held: Option<Packet>,
     predicted: [u8; HEADER],
+    /// The sum of the pseudo-header and of those fields of TCP's header that do not change.
+    constant: u16,
+}
+
+/// The sum of those that change: sequence number and checksum.
+#[inline(always)]
+pub fn changing(header: &[u8; HEADER]) -> u16 {
+    let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    add(add(word(SEQUENCE), word(SEQUENCE + 2)), word(CHECKSUM))
+}
+
+/// The sum of the pseudo-header and of TCP's header.
+pub fn constant(header: &[u8; HEADER]) -> u16 {
+    let pseudo = (6 + HEADER - ETHERNET - 20 + PAYLOAD) as u16;
+    add(add(sum(&header[ADDRESSES..]), pseudo), !changing(header))
 }
 
 /// Predicts the header after this one.
 #[inline(always)]
-fn predict(predicted: &mut [u8; HEADER], header: &[u8; HEADER]) {
+pub fn predict(predicted: &mut [u8; HEADER], header: &[u8; HEADER]) {
     let ip = u64::from_be_bytes(*header[IP..].first_chunk().unwrap_or(&[0; 8]));
     let sequence = u32::from_be_bytes(*header[SEQUENCE..].first_chunk().unwrap_or(&[0; 4]));
     predicted[IP..IP + 8].copy_from_slice(&ip.wrapping_add(STEP).to_be_bytes());
@@ -47,22 +66,34 @@ fn predict(predicted: &mut [u8; HEADER], header: &[u8; HEADER]) {
 
 /// Whether two headers differ in the checksum only.
 #[inline(always)]
-fn same(a: &[u8; HEADER], b: &[u8; HEADER]) -> bool {
+pub fn same(a: &[u8; HEADER], b: &[u8; HEADER]) -> bool {
     a[..32] == b[..32]
         && a[CHECKSUM - 32..CHECKSUM] == b[CHECKSUM - 32..CHECKSUM]
         && a[CHECKSUM + 2..] == b[CHECKSUM + 2..]
 }
 
-/// Merges.
-pub struct Merge {
+/// Merges. `VERIFY`: checksums are not trusted, and the payload is summed.
+pub struct Merge<const VERIFY: bool> {
     flows: Box<[Flow; SLOTS]>,
     open: Vec<u16>,
+    avx2: Avx2,
 }
 
-impl Merge {
-    pub fn new() -> Merge {
-        let flows: Vec<Flow> = (0..SLOTS).map(|_| Flow { held: None, predicted: [0; HEADER] }).collect();
-        Merge { flows: flows.try_into().ok().expect("as many"), open: Vec::with_capacity(SLOTS) }
+impl<const VERIFY: bool> Merge<VERIFY> {
+    pub fn new() -> Self {
+        let flows: Vec<Flow> = (0..SLOTS).map(|_| Flow { held: None, predicted: [0; HEADER], constant: 0 }).collect();
+        let avx2 = Avx2::new().expect("a processor with AVX2");
+        Merge { flows: flows.try_into().ok().expect("as many"), open: Vec::with_capacity(SLOTS), avx2 }
+    }
+
+    /// Whether the packet's checksum is right, if it is in question.
+    #[inline(always)]
+    fn is_right(avx2: Avx2, constant: u16, packet: &Packet, header: &[u8; HEADER]) -> bool {
+        if !VERIFY {
+            return true;
+        }
+        let Some(payload) = packet.linear()[HEADER..].first_chunk() else { return false };
+        add(add(constant, changing(header)), avx2.sum(payload)) == VALID
     }
 
     #[cold]
@@ -70,6 +101,12 @@ impl Merge {
     fn open(&mut self, slot: usize, packet: Packet, out: &mut Vec<Packet>) {
         let flow = &mut self.flows[slot];
         if let Some(&header) = packet.linear().first_chunk() {
+            if VERIFY {
+                flow.constant = constant(&header);
+                if !Self::is_right(self.avx2, flow.constant, &packet, &header) {
+                    return out.push(packet);
+                }
+            }
             flow.predicted = header;
             predict(&mut flow.predicted, &header);
         }
@@ -80,7 +117,7 @@ impl Merge {
     }
 }
 
-impl Side for Merge {
+impl<const VERIFY: bool> Side for Merge<VERIFY> {
     #[inline]
     fn push(&mut self, burst: &mut Batch, out: &mut Vec<Packet>) {
         for packet in burst.drain_front(burst.len()) {
@@ -91,6 +128,7 @@ impl Side for Merge {
                 && let Some(held) = &mut flow.held
                 && same(&flow.predicted, header)
                 && held.frags() < FITS
+                && Self::is_right(self.avx2, flow.constant, &packet, header)
             {
                 predict(&mut flow.predicted, header);
                 if let Err(packet) = held.append_from(packet, HEADER) {

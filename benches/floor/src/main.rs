@@ -1,6 +1,7 @@
 //! The smallest programs that do the jobs of hot paths, beside those paths, for `run` to count.
 //!
-//!     floor gro|anew|strangers ours|floor FLOWS BURST PACKETS
+//!     floor gro|anew|verified|strangers ours|floor FLOWS BURST PACKETS
+//!     floor copied ours|floor FLOWS 64 PACKETS
 //!     floor send|stale ours|floor SIZE 64 PACKETS
 //!     floor dissect ours|floor TAGS 64 PACKETS
 //!     floor lane ours|floor LANES 64 PACKETS
@@ -9,6 +10,8 @@
 //! | job | |
 //! |---|---|
 //! | `gro`, `anew` | flows that go on from burst to burst, and that each burst begins anew |
+//! | `verified` | as `gro`, with checksums that are not trusted |
+//! | `copied` | the same with byte buffers, one of which gets the payloads of the others |
 //! | `strangers` | packets that merge with nothing, in the stage of a route |
 //! | `send`, `stale` | frames of so many bytes go from the generator to the e1000e driver |
 //! | `dissect` | headers of a TCP/IPv4 frame with so many tags, 0 or 1, are found |
@@ -18,6 +21,7 @@
 //! Both sides of a job have the same packets and leave the same: the program prints how many, and
 //! what else the job has as a result. `measured` is what is counted.
 
+mod copied;
 mod dissect;
 mod floor;
 mod lane;
@@ -27,6 +31,7 @@ mod mix;
 mod ours;
 mod page;
 mod send;
+mod sum;
 
 use towpath_packet::{Batch, Cache, Checksum, Direction, Packet, Pool, PoolConfig};
 
@@ -54,7 +59,7 @@ fn measured(side: &mut impl Side, burst: &mut Batch, out: &mut Vec<Packet>) {
 }
 
 /// `rounds`: bursts in which the flows go on, before they begin again.
-fn measure(mut side: impl Side, rounds: usize, flows: usize, burst: usize, packets: usize) {
+fn measure(mut side: impl Side, checksum: Checksum, rounds: usize, flows: usize, burst: usize, packets: usize) {
     let mut cache: Cache = pool().cache(Direction::Rx).expect("a cache");
     // As many bursts as give each flow a turn.
     let mix = mix::packets(flows, PAYLOAD, burst, rounds * flows.div_ceil(burst), rounds);
@@ -63,7 +68,7 @@ fn measure(mut side: impl Side, rounds: usize, flows: usize, burst: usize, packe
     for bytes in mix.chunks(burst).cycle().take(packets / burst) {
         for bytes in bytes {
             let mut packet = Packet::copy_from(&mut cache, bytes).expect("the pool is large enough");
-            packet.set_csum(Checksum::Verified);
+            packet.set_csum(checksum);
             batch.push(packet).expect("a burst fits");
         }
         measured(&mut side, &mut batch, &mut out);
@@ -103,6 +108,7 @@ fn measure_turns(mut side: impl Turns, packets: usize) {
 }
 
 fn main() {
+    use Checksum::{Unknown, Verified};
     let words: Vec<String> = std::env::args().skip(1).collect();
     let numbers: Vec<usize> = words.iter().skip(2).filter_map(|word| word.parse().ok()).collect();
     let names = (words.first().map_or("", |word| word), words.get(1).map_or("", |word| word));
@@ -125,12 +131,16 @@ fn main() {
         ("page-to-memory", "floor") => measure_turns(page::Floor::new(page::To::Memory), packets),
         ("page-to-e1000e", "ours") => measure_turns(page::Ours::to_e1000e(), packets),
         ("page-to-e1000e", "floor") => measure_turns(page::Floor::new(page::To::E1000e), packets),
-        ("gro", "ours") => measure(ours::Engine::new(), ROUNDS, flows, burst, packets),
-        ("gro", "floor") => measure(floor::Merge::new(), ROUNDS, flows, burst, packets),
-        ("anew", "ours") => measure(ours::Engine::new(), 1, flows, burst, packets),
-        ("anew", "floor") => measure(floor::Merge::new(), 1, flows, burst, packets),
-        ("strangers", "ours") => measure(ours::Stage::new(), 1, flows, burst, packets),
-        ("strangers", "floor") => measure(floor::Look::new(), 1, flows, burst, packets),
+        ("gro", "ours") => measure(ours::Engine::new(), Verified, ROUNDS, flows, burst, packets),
+        ("gro", "floor") => measure(floor::Merge::<false>::new(), Verified, ROUNDS, flows, burst, packets),
+        ("anew", "ours") => measure(ours::Engine::new(), Verified, 1, flows, burst, packets),
+        ("anew", "floor") => measure(floor::Merge::<false>::new(), Verified, 1, flows, burst, packets),
+        ("verified", "ours") => measure(ours::Engine::new(), Unknown, ROUNDS, flows, burst, packets),
+        ("verified", "floor") => measure(floor::Merge::<true>::new(), Unknown, ROUNDS, flows, burst, packets),
+        ("copied", "ours") => measure_turns(copied::Bursts::new(copied::Ours::new(), flows), packets),
+        ("copied", "floor") => measure_turns(copied::Bursts::new(copied::Floor::new(), flows), packets),
+        ("strangers", "ours") => measure(ours::Stage::new(), Verified, 1, flows, burst, packets),
+        ("strangers", "floor") => measure(floor::Look::new(), Verified, 1, flows, burst, packets),
         _ => usage(),
     }
 }
