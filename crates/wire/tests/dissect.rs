@@ -5,7 +5,7 @@ mod common;
 use common::{any_frame, exercise};
 use core::net::Ipv4Addr;
 use proptest::prelude::*;
-use towpath_wire::dissect::{Flags, Stop};
+use towpath_wire::dissect::{Flags, Stop, symmetric_hash};
 use towpath_wire::emit::{self, Checksums, Headers, Ip, Link, Network, Transport, Udp};
 use towpath_wire::ip::mapped;
 use towpath_wire::vlan::{Tag, Tci};
@@ -220,9 +220,30 @@ proptest! {
     fn the_dissector_finds_what_the_naive_one_finds(frame in any_frame()) {
         for kind in [LinkKind::Ethernet, LinkKind::Ip] {
             prop_assert_eq!(dissect(&frame, kind), naive::dissect(&frame, kind));
+            prop_assert_eq!(symmetric_hash(&frame, kind, 7), naive::dissect(&frame, kind).symmetric_hash(7));
             if let Some(packet) = frame.get(14..) {
                 prop_assert_eq!(dissect(packet, kind), naive::dissect(packet, kind));
+                prop_assert_eq!(symmetric_hash(packet, kind, 7), naive::dissect(packet, kind).symmetric_hash(7));
             }
+        }
+    }
+
+    #[test]
+    fn headers_with_wrong_bytes_and_frames_cut_short_have_the_hash_that_the_naive_dissector_finds(
+        headers in common::any_headers(), wrong in prop::collection::vec((0usize..80, any::<u8>()), 0..3), cut in 0usize..160,
+    ) {
+        let mut frame = headers.frame(b"payload");
+        for (at, byte) in wrong {
+            if let Some(old) = frame.get_mut(at) {
+                // Small numbers are lengths that end inside the headers.
+                *old = if byte & 1 == 0 { byte } else { byte >> 2 };
+            }
+        }
+        frame.truncate(cut.max(12));
+        for (bytes, kind) in [(&frame[..], LinkKind::Ethernet), (frame.get(14..).unwrap_or_default(), LinkKind::Ip)] {
+            let naive = naive::dissect(bytes, kind);
+            prop_assert_eq!(dissect(bytes, kind), naive);
+            prop_assert_eq!(symmetric_hash(bytes, kind, 7), naive.symmetric_hash(7));
         }
     }
 
@@ -241,7 +262,9 @@ proptest! {
         for len in 0..frame.len() {
             for kind in [LinkKind::Ethernet, LinkKind::Ip] {
                 exercise::dissector(&frame[..len], kind);
-                prop_assert_eq!(dissect(&frame[..len], kind), naive::dissect(&frame[..len], kind));
+                let naive = naive::dissect(&frame[..len], kind);
+                prop_assert_eq!(dissect(&frame[..len], kind), naive);
+                prop_assert_eq!(symmetric_hash(&frame[..len], kind, 0), naive.symmetric_hash(0));
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn ipv6(frame: &[u8], link: LinkLayer) -> Dissected {
 
 #[inline(always)]
 fn plain_ipv4(frame: &[u8], link: LinkLayer) -> Option<Dissected> {
-    let packet = frame.get(usize::from(link.l3)..)?;
+    let packet = packet::<{ ipv4::HEADER_LEN + NEEDED }>(frame, link)?;
     let (ip, _) = ipv4::Header::split(packet).ok()?;
     if ip.version_ihl() != 0x45 || ip.is_fragment() {
         return None;
@@ -45,7 +45,7 @@ fn plain_ipv4(frame: &[u8], link: LinkLayer) -> Option<Dissected> {
 
 #[inline(always)]
 fn plain_ipv6(frame: &[u8], link: LinkLayer) -> Option<Dissected> {
-    let packet = frame.get(usize::from(link.l3)..)?;
+    let packet = packet::<{ ipv6::HEADER_LEN + NEEDED }>(frame, link)?;
     let (ip, _) = ipv6::Header::split(packet).ok()?;
     if ip.version() != 6 {
         return None;
@@ -54,6 +54,14 @@ fn plain_ipv6(frame: &[u8], link: LinkLayer) -> Option<Dissected> {
     let flow = FlowKey { src, dst, src_port: 0, dst_port: 0, protocol };
     let len = ipv6::HEADER_LEN + usize::from(ip.payload_len());
     transport(link, flow, packet, ipv6::HEADER_LEN, len, Flags::IPV6)
+}
+
+/// The packet behind the link header, if it has at least `N` bytes: one check, from which follow
+/// those of all headers.
+#[inline(always)]
+fn packet<const N: usize>(frame: &[u8], link: LinkLayer) -> Option<&[u8]> {
+    let l3 = usize::from(link.l3);
+    if frame.len() < l3 + N { None } else { frame.get(l3..) }
 }
 
 /// `packet` begins with an IP header of `header_len` and says that it is `len` bytes long.
@@ -66,15 +74,14 @@ fn transport(
     len: usize,
     version: Flags,
 ) -> Option<Dissected> {
-    let segment = packet.get(header_len..len)?;
-    let &[s0, s1, d0, d1, .., data_offset, flags] = segment.first_chunk::<NEEDED>()?;
+    let &[s0, s1, d0, d1, .., data_offset, flags] = packet.get(header_len..)?.first_chunk::<NEEDED>()?;
     let (transport_len, tcp_flags) = match flow.protocol {
         protocol::TCP if data_offset < 5 << 4 => return None,
         protocol::TCP => (usize::from(data_offset >> 4) * 4, flags),
         protocol::UDP => (udp::HEADER_LEN, 0),
         _ => return None,
     };
-    if transport_len > segment.len() {
+    if header_len + transport_len > len || len > packet.len() {
         return None;
     }
     let (src_port, dst_port) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));

@@ -7,8 +7,8 @@ use crate::offload::LinkKind;
 use crate::vlan::{self, Tag, Tci};
 
 /// Where the network header begins behind no tag, one and two.
-const UNTAGGED: usize = ethernet::HEADER_LEN;
-const TAGGED: usize = UNTAGGED + vlan::HEADER_LEN;
+pub(super) const UNTAGGED: usize = ethernet::HEADER_LEN;
+pub(super) const TAGGED: usize = UNTAGGED + vlan::HEADER_LEN;
 const TWICE_TAGGED: usize = TAGGED + vlan::HEADER_LEN;
 
 /// The part of a frame before the network header.
@@ -129,7 +129,7 @@ fn twice_tagged(frame: &[u8], outer: Tag, tpid: u16) -> Dissected {
 /// The tag that begins at `at`, and the type behind it; `None` if `tpid`, the type in front of it,
 /// is of no tag, or if the frame ends inside.
 #[inline(always)]
-fn tag_at(frame: &[u8], at: usize, tpid: u16) -> Option<(Tag, u16)> {
+pub(super) fn tag_at(frame: &[u8], at: usize, tpid: u16) -> Option<(Tag, u16)> {
     if !ethertype::is_tag(tpid) {
         return None;
     }

@@ -16,11 +16,14 @@
 //! | `link` | the link header and its tags |
 //! | `common` | the fast path: TCP and UDP without options or extension headers |
 //! | `general` | any IP packet |
+//! | `flow_hash` | the hash of the flow alone |
 
 mod common;
+mod flow_hash;
 mod general;
 mod link;
 
+pub use flow_hash::symmetric_hash;
 use link::LinkLayer;
 pub use link::dissect;
 
