@@ -11,6 +11,9 @@
 //! other core moves per batch, not per item. The two shared indices lie 128 bytes apart, because
 //! processors fetch lines in pairs.
 //!
+//! A producer fills a [`Reservation`], or [`Vacant`] slots one by one and submits at the end of a burst,
+//! which may go to several rings.
+//!
 //! Closing: each side sees that the other was dropped ([`Producer::is_closed`],
 //! [`Consumer::is_closed`]). Items that are still in the ring can be taken out first, and items
 //! that are left when both are gone are dropped.
@@ -85,6 +88,8 @@ unsafe impl<T: Send> Sync for SpscShared<T> {}
 pub struct Producer<T> {
     shared: Arc<SpscShared<T>>,
     tail: usize,
+    /// The tail that the consumer sees.
+    submitted: usize,
     head_seen: usize,
 }
 
@@ -106,7 +111,7 @@ pub fn ring<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
         mask: capacity - 1,
         slots: (0..capacity).map(|_| Slot::new()).collect(),
     });
-    let producer = Producer { shared: shared.clone(), tail: 0, head_seen: 0 };
+    let producer = Producer { shared: shared.clone(), tail: 0, submitted: 0, head_seen: 0 };
     (producer, Consumer { shared, head: 0, tail_seen: 0 })
 }
 
@@ -128,6 +133,23 @@ impl<T: Send> Producer<T> {
         // Acquire: the consumer has read the slots that its index has passed.
         self.head_seen = self.shared.head.0.load(Ordering::Acquire);
         capacity - self.tail.wrapping_sub(self.head_seen)
+    }
+
+    /// The next slot; `None` if the ring is full. What is written to it the consumer sees with the
+    /// next [`submit`](Producer::submit).
+    #[inline]
+    pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
+        if self.free(1) > 0 { Some(Vacant(self)) } else { None }
+    }
+
+    /// Makes all written slots visible to the consumer at once; returns their number.
+    #[inline]
+    pub fn submit(&mut self) -> usize {
+        let n = self.tail.wrapping_sub(self.submitted);
+        if n > 0 {
+            self.submit_written();
+        }
+        n
     }
 
     /// Reserves up to `n` slots, to be filled and then submitted together; fewer if the ring has no
@@ -157,6 +179,15 @@ impl<T: Send> Producer<T> {
     }
 }
 
+impl<T> Producer<T> {
+    #[inline]
+    fn submit_written(&mut self) {
+        self.submitted = self.tail;
+        // Release: the items are written before the consumer can see the index.
+        self.shared.tail.0.store(self.tail, Ordering::Release);
+    }
+}
+
 impl Producer<Packet> {
     /// Sends packets from the front of a batch, as many as there is room for; returns their number.
     /// The rest stays.
@@ -169,6 +200,22 @@ impl Producer<Packet> {
             let _ = slots.push(packet);
         }
         slots.submit()
+    }
+}
+
+/// A free slot: [`Producer::vacant`] returns it.
+pub struct Vacant<'a, T>(&'a mut Producer<T>);
+
+impl<T> Vacant<'_, T> {
+    /// Fills the slot.
+    #[inline]
+    pub fn write(self, item: T) {
+        let Vacant(producer) = self;
+        let at = producer.tail & producer.shared.mask;
+        // SAFETY: `vacant` saw that the consumer has left the slot at the tail, and the producer is
+        // borrowed since then; masked, so in bounds.
+        unsafe { producer.shared.slots.get_unchecked(at).write(item) };
+        producer.tail = producer.tail.wrapping_add(1);
     }
 }
 
@@ -210,8 +257,7 @@ impl<T> Reservation<'_, T> {
     pub fn submit(mut self) -> usize {
         let n = std::mem::take(&mut self.written);
         self.producer.tail = self.producer.tail.wrapping_add(n);
-        // Release: the items are written before the consumer can see the index.
-        self.producer.shared.tail.0.store(self.producer.tail, Ordering::Release);
+        self.producer.submit_written();
         n
     }
 }
@@ -349,6 +395,8 @@ impl<T> std::fmt::Debug for Consumer<T> {
 
 impl<T> Drop for Producer<T> {
     fn drop(&mut self) {
+        // Items that are written and not submitted are the ring's already.
+        self.submit_written();
         self.shared.producer_gone.store(true, Ordering::Release);
     }
 }

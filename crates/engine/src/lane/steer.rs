@@ -2,7 +2,7 @@
 
 use super::table::{BUCKETS, LaneTable, Steering};
 use super::{FullPolicy, LaneConfig, LaneShared, RingShared};
-use crate::rules::dissect_packet;
+use crate::rules::{dissect_packet, symmetric_hash};
 use std::borrow::Cow;
 use std::sync::Arc;
 use towpath_packet::port::{State, TxQueue, Wake};
@@ -16,86 +16,39 @@ use towpath_wire::LinkKind;
 pub(super) struct RingTx {
     /// `None` once it is closed.
     ring: Option<Producer<Packet>>,
-    stage: Batch,
-    /// Packets that were staged for this lane so far.
-    staged: u64,
+    /// Packets that were put into the ring so far.
+    enqueued: u64,
     ring_shared: Arc<RingShared>,
     lane_shared: Arc<LaneShared>,
     needs_notify: bool,
-    /// Packets that can still be steered to it in this burst.
-    room: usize,
 }
 
 impl RingTx {
     pub(super) fn new(ring: Producer<Packet>, ring_shared: Arc<RingShared>, lane_shared: Arc<LaneShared>) -> RingTx {
-        RingTx {
-            ring: Some(ring),
-            stage: Batch::new(),
-            staged: 0,
-            ring_shared,
-            lane_shared,
-            needs_notify: false,
-            room: 0,
-        }
+        RingTx { ring: Some(ring), enqueued: 0, ring_shared, lane_shared, needs_notify: false }
     }
 
-    /// Free places in ring and stage, counted up to `want`.
+    /// Makes the packets of a burst visible to the lane.
     #[inline]
-    fn count_room(&mut self, want: usize) -> usize {
-        let waiting = self.stage.len();
-        self.ring.as_mut().map_or(0, |ring| ring.free(want + waiting) + Batch::<64>::CAPACITY - waiting)
-    }
-
-    /// Stages a packet, for which `steer` found room.
-    #[inline]
-    fn stage(&mut self, packet: Packet) {
-        if self.stage.room() == 0 {
-            self.flush();
-        }
-        if let Err(packet) = self.stage.push(packet) {
-            self.ring_shared.counters.dropped_packet(DropReason::LaneFull, &packet);
+    fn submit(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            self.needs_notify |= ring.submit() > 0;
         }
     }
 
-    /// Moves staged packets into the ring, as many as fit.
-    #[inline]
-    fn flush(&mut self) {
-        if !self.stage.is_empty()
-            && let Some(ring) = &mut self.ring
-            && ring.push_batch(&mut self.stage) > 0
-        {
-            self.needs_notify = true;
-        }
-    }
-
-    /// Takes packets from the front of a batch: into the ring, and into the stage what that has no
-    /// room for. Returns how many.
+    /// Takes packets from the front of a batch, as many as fit. Returns how many.
     #[inline]
     fn take(&mut self, batch: &mut Batch) -> usize {
-        self.flush();
-        let Some(ring) = &mut self.ring else { return 0 };
-        let mut taken = 0;
-        if self.stage.is_empty() {
-            taken = ring.push_batch(batch);
-            self.needs_notify |= taken > 0;
-        }
-        if !batch.is_empty() {
-            for packet in batch.drain_front(self.stage.room()) {
-                // There is room for as many as were drained.
-                let _ = self.stage.push(packet);
-                taken += 1;
-            }
-        }
-        self.staged += taken as u64;
+        let taken = self.ring.as_mut().map_or(0, |ring| ring.push_batch(batch));
+        self.needs_notify |= taken > 0;
+        self.enqueued += taken as u64;
         taken
     }
 
     /// Closes the ring, then wakes the lane so that it notices.
     fn close(&mut self) {
         if let Some(ring) = self.ring.take() {
-            let left = self.stage.len() as u64;
-            self.ring_shared.enqueued.store(self.staged - left, Ordering::Relaxed);
-            self.ring_shared.counters.dropped(DropReason::Stopped, left);
+            self.ring_shared.enqueued.store(self.enqueued, Ordering::Relaxed);
             drop(ring);
             notify::publish();
             self.lane_shared.notifier.notify();
@@ -109,6 +62,30 @@ impl Drop for RingTx {
     }
 }
 
+/// What a worker knows of a bucket.
+#[derive(Debug)]
+struct Bucket {
+    /// The number of its last packet among those of its lane's ring.
+    last: u64,
+    /// Its lane at this moment.
+    lane: u8,
+}
+
+impl Bucket {
+    /// Moves the bucket if the old lane has sent its last packet.
+    #[cold]
+    fn try_move(&mut self, rings: &[RingTx], lane: u8) -> bool {
+        if let Some(old) = rings.get(usize::from(self.lane)) {
+            // Acquire: the sends of the old lane happen before the new lane gets the next packet.
+            if old.ring_shared.completed.load(Ordering::Acquire) < self.last {
+                return false;
+            }
+        }
+        *self = Bucket { last: 0, lane };
+        true
+    }
+}
+
 /// Steers packets to lanes; owned by the worker that receives them.
 #[derive(Debug)]
 pub struct Steer {
@@ -117,10 +94,7 @@ pub struct Steer {
     full_policy: FullPolicy,
     link: LinkKind,
     table: Arc<LaneTable>,
-    /// The lane of each bucket at this moment.
-    current: Box<[u8; BUCKETS]>,
-    /// The sequence number of each bucket's last packet within its lane's ring.
-    last_staged: Box<[u64; BUCKETS]>,
+    buckets: Box<[Bucket; BUCKETS]>,
     next: usize,
     counters: Arc<Counters>,
 }
@@ -137,36 +111,11 @@ impl Steer {
             steering: config.steering.clone(),
             full_policy: config.full,
             link: config.layer.into(),
-            current: Box::new(std::array::from_fn(|bucket| table.lane(bucket))),
-            last_staged: Box::new([0; BUCKETS]),
+            buckets: Box::new(std::array::from_fn(|bucket| Bucket { last: 0, lane: table.lane(bucket) })),
             table,
             next: 0,
             counters,
         }
-    }
-
-    /// The lane of a packet, and the bucket if it decided; `None` while the bucket moves to another
-    /// lane.
-    #[inline]
-    fn choose(&mut self, packet: &mut Packet) -> Option<(usize, Option<usize>)> {
-        if let Some(lane) = packet.lane() {
-            return Some((usize::from(lane) % self.rings.len(), None));
-        }
-        let hash = match &self.steering {
-            Steering::Flow => flow_hash(packet, self.link),
-            Steering::Rss(key) => dissect_packet(packet, self.link).toeplitz(key),
-            Steering::Lane(lane) => return Some((usize::from(*lane) % self.rings.len(), None)),
-            Steering::RoundRobin => {
-                self.next = (self.next + 1) % self.rings.len();
-                return Some((self.next, None));
-            }
-        };
-        let bucket = hash as usize % BUCKETS;
-        let wanted = self.table.lane(bucket);
-        if wanted != self.current[bucket] && !self.try_move(bucket, wanted) {
-            return None;
-        }
-        Some((usize::from(self.current[bucket]), Some(bucket)))
     }
 
     /// Gives the packets to the only lane, whatever their flows are; `None` if there are several.
@@ -185,49 +134,69 @@ impl Steer {
         Some(taken)
     }
 
-    /// Moves a bucket if the old lane has sent its last packet.
-    #[cold]
-    fn try_move(&mut self, bucket: usize, wanted: u8) -> bool {
-        let Some(old) = self.rings.get_mut(usize::from(self.current[bucket])) else { return true };
-        // Acquire: the sends of the old lane happen before the new lane gets the next packet.
-        if old.ring_shared.completed.load(Ordering::Acquire) < self.last_staged[bucket] {
-            old.flush();
-            return false;
+    /// Finds the buckets of a burst by the flows of its packets, all before the first packet is
+    /// steered, so that neither loop has many values to keep. A packet keeps its hash: it is not
+    /// looked for again if the packet has to wait.
+    #[inline(never)]
+    fn find_buckets(&self, packets: &mut [Packet]) -> [u8; Batch::<64>::CAPACITY] {
+        let mut buckets = [0; Batch::<64>::CAPACITY];
+        for (packet, bucket) in packets.iter_mut().zip(&mut buckets) {
+            *bucket = bucket_of(flow_hash(packet, self.link));
         }
-        self.current[bucket] = wanted;
-        self.last_staged[bucket] = 0;
-        true
+        buckets
     }
 
-    /// Steers packets: writes their lanes to `lanes` (`None`: to be dropped) and returns how many
-    /// were steered.
-    #[inline]
-    fn steer(&mut self, packets: &mut [Packet], lanes: &mut [Option<u8>]) -> usize {
-        for ring_tx in &mut self.rings {
-            ring_tx.room = ring_tx.count_room(packets.len());
-        }
-        let mut steered = 0;
-        for (n, (packet, to)) in packets.iter_mut().zip(lanes).enumerate() {
-            steered = n + 1;
-            let Some((lane, bucket)) = self.choose(packet) else { return n };
-            let Some(ring_tx) = self.rings.get_mut(lane) else { return n };
-            if ring_tx.room == 0 {
-                if self.full_policy == FullPolicy::Hold && ring_tx.ring.is_some() {
-                    return n;
+    /// Writes packets from the front of a batch to the rings of their lanes, up to the first that
+    /// has to wait; returns how many left the batch.
+    #[inline(never)]
+    fn steer(&mut self, batch: &mut Batch) -> usize {
+        let by_flow = matches!(self.steering, Steering::Flow).then(|| self.find_buckets(batch.as_mut_slice()));
+        let Steer { rings, buckets, next, .. } = self;
+        let (table, mut taken) = (&*self.table, 0);
+        let mut packets = batch.front();
+        while let Some(packet) = packets.peek() {
+            let number = match (packet.lane(), &by_flow, &self.steering) {
+                (None, Some(found), _) => Some(found[taken % found.len()]),
+                (None, None, Steering::Rss(key)) => Some(bucket_of(dissect_packet(packet, self.link).toeplitz(key))),
+                _ => None,
+            };
+            let (lane, bucket) = match number.map(usize::from) {
+                Some(number) => {
+                    let (bucket, lane) = (&mut buckets[number], table.lane(number));
+                    if lane != bucket.lane && !bucket.try_move(rings, lane) {
+                        break;
+                    }
+                    (usize::from(lane), Some((bucket, number)))
                 }
-                *to = None;
-                continue;
+                None => match packet.lane() {
+                    Some(lane) => (usize::from(lane) % rings.len(), None),
+                    None => (self.steering.next_lane(next, rings.len()), None),
+                },
+            };
+            let Some(ring_tx) = rings.get_mut(lane) else { break };
+            if let Some(vacant) = ring_tx.ring.as_mut().and_then(Producer::vacant) {
+                let Some(packet) = packets.take() else { break };
+                vacant.write(packet);
+                ring_tx.enqueued += 1;
+                if let Some((bucket, number)) = bucket {
+                    bucket.last = ring_tx.enqueued;
+                    table.count(number, 1);
+                }
+            } else if self.full_policy == FullPolicy::Hold && ring_tx.ring.is_some() {
+                break;
+            } else {
+                drop(packets.take().inspect(|packet| self.counters.dropped_packet(DropReason::LaneFull, packet)));
             }
-            ring_tx.room -= 1;
-            ring_tx.staged += 1;
-            if let Some(bucket) = bucket {
-                self.last_staged[bucket] = ring_tx.staged;
-                self.table.count(bucket, 1);
-            }
-            *to = Some(lane as u8);
+            taken += 1;
         }
-        steered
+        taken
     }
+}
+
+#[inline]
+fn bucket_of(hash: u32) -> u8 {
+    const { assert!(BUCKETS == 256) };
+    hash as u8
 }
 
 /// The symmetric hash of a packet's flow, cached in the packet.
@@ -236,7 +205,7 @@ fn flow_hash(packet: &mut Packet, link: LinkKind) -> u32 {
     if let Some(hash) = packet.flow_hash() {
         return hash;
     }
-    let hash = dissect_packet(packet, link).symmetric_hash(0);
+    let hash = symmetric_hash(packet, link);
     packet.set_flow_hash(hash);
     hash
 }
@@ -247,31 +216,14 @@ impl TxQueue for Steer {
         if let Some(taken) = self.give_to_only(batch) {
             return taken;
         }
-        let mut lanes = [None; Batch::<64>::CAPACITY];
-        let taken = self.steer(batch.as_mut_slice(), &mut lanes);
-        for (packet, lane) in batch.drain_front(taken).zip(lanes) {
-            match lane.and_then(|lane| self.rings.get_mut(usize::from(lane))) {
-                Some(ring_tx) => ring_tx.stage(packet),
-                None => {
-                    self.counters.dropped_packet(DropReason::LaneFull, &packet);
-                    drop(packet);
-                }
-            }
-        }
-        for ring_tx in &mut self.rings {
-            ring_tx.flush();
-        }
+        let taken = self.steer(batch);
+        self.rings.iter_mut().for_each(RingTx::submit);
         taken
     }
 
-    /// Frees nothing; moves staged packets into the rings. There may be no further send, so the
-    /// lanes are notified here.
+    /// Frees nothing: packets are the lanes'.
     #[inline]
     fn reclaim(&mut self) -> usize {
-        for ring_tx in &mut self.rings {
-            ring_tx.flush();
-        }
-        self.kick();
         0
     }
 
@@ -302,7 +254,7 @@ impl TxQueue for Steer {
 
     #[inline]
     fn pending(&self) -> usize {
-        self.rings.iter().filter(|ring_tx| ring_tx.ring.is_some()).map(|ring_tx| ring_tx.stage.len()).sum()
+        0
     }
 
     fn state(&self) -> State {

@@ -22,12 +22,26 @@ pub enum Steering {
     RoundRobin,
 }
 
+impl Steering {
+    /// The lane of a packet if no bucket decides; `turn` is that of the last packet.
+    #[inline]
+    pub(super) fn next_lane(&self, turn: &mut usize, lanes: usize) -> usize {
+        if let Steering::Lane(lane) = self {
+            return usize::from(*lane) % lanes;
+        }
+        *turn = (*turn + 1) % lanes;
+        *turn
+    }
+}
+
 /// The indirection table: buckets to lanes. Shared by all workers, changed while they run.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct LaneTable {
-    buckets: Box<[AtomicU8; BUCKETS]>,
+    /// Read for each packet, written when one moves: lines of their own.
+    buckets: [AtomicU8; BUCKETS],
     /// Packets per bucket, from all workers: the load that the balancer evens out.
-    load: Box<[AtomicU64; BUCKETS]>,
+    load: [AtomicU64; BUCKETS],
     lanes: u8,
 }
 
@@ -37,8 +51,8 @@ impl LaneTable {
         if !(1..=MAX_LANES).contains(&lanes) {
             return None;
         }
-        let buckets = Box::new(std::array::from_fn(|i| AtomicU8::new((i % lanes) as u8)));
-        Some(LaneTable { buckets, load: Box::new([const { AtomicU64::new(0) }; BUCKETS]), lanes: lanes as u8 })
+        let buckets = std::array::from_fn(|i| AtomicU8::new((i % lanes) as u8));
+        Some(LaneTable { buckets, load: [const { AtomicU64::new(0) }; BUCKETS], lanes: lanes as u8 })
     }
 
     /// Number of lanes.

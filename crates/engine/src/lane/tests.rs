@@ -113,16 +113,15 @@ fn fill(steer: &mut Steer, cache: &mut Cache, n: u32) -> u32 {
 
 #[test]
 fn a_full_lane_holds_back_or_drops_by_name_and_nothing_is_lost_unnamed() {
-    for full in [FullPolicy::Hold, FullPolicy::Drop] {
+    for (full, lanes) in [FullPolicy::Hold, FullPolicy::Drop].into_iter().flat_map(|full| [(full, 1), (full, 2)]) {
         let pool = pool();
         let mut cache = pool.cache(Direction::Tx).unwrap();
-        let (_, mut made) = make(LaneConfig { full, ring: 64, ..Default::default() }, 1, 1);
+        let (table, mut made) = make(LaneConfig { full, ring: 64, ..Default::default() }, 1, lanes);
+        (0..BUCKETS).for_each(|bucket| assert!(table.set(bucket, 0)));
         let taken = fill(&mut made.steers[0], &mut cache, 640);
         let dropped = made.counters[0].snapshot().dropped(DropReason::LaneFull);
         assert_eq!(dropped > 0, full == FullPolicy::Drop);
-        let mut got = take(&mut made.lanes[0]);
-        made.steers[0].reclaim();
-        got.extend(take(&mut made.lanes[0]));
+        let got = take(&mut made.lanes[0]);
         assert_eq!(got.len() as u64 + dropped, u64::from(taken));
         assert!(got.windows(2).all(|w| w[0].1 < w[1].1), "in order");
     }
@@ -151,23 +150,34 @@ fn a_single_lane_has_the_packets_of_all_flows_in_order_and_no_flow_is_looked_for
 
 #[test]
 fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_packets_that_waited_for_room() {
+    for lanes in [1, 2] {
+        wake_ups(lanes);
+    }
+}
+
+fn wake_ups(lanes: usize) {
     let pool = pool();
     let mut cache = pool.cache(Direction::Tx).unwrap();
-    let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
+    let (table, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, lanes);
+    (0..BUCKETS).for_each(|bucket| assert!(table.set(bucket, 0)));
     let (steer, lane) = (&mut made.steers[0], &mut made.lanes[0]);
     let notified = |lane: &LaneRx| towpath_testing::eventfd_count(lane.notifier().fd());
-    assert_eq!(fill(steer, &mut cache, 128), 128, "64 in the ring, as many before it");
+    let mut batch = Batch::new();
+    (0..60).for_each(|i| drop(batch.push(frame(&mut cache, 1, i, false))));
+    assert_eq!(steer.tx(&mut batch), 60);
+    (0..10).for_each(|i| drop(batch.push(frame(&mut cache, 1, 60 + i, false))));
+    assert_eq!((steer.tx(&mut batch), batch.len()), (4, 6), "the ring is full");
     steer.kick();
     assert_eq!(notified(lane), 0, "no lane sleeps");
     assert_eq!(take(lane).len(), 64);
     lane.wake();
     assert_eq!(notified(lane), 0, "the ring is empty");
-    // The worker has nothing new for the lane; it only reclaims.
-    steer.reclaim();
+    // The packets that had no room are tried again.
+    assert_eq!((steer.tx(&mut batch), batch.len(), steer.pending()), (6, 0, 0));
+    steer.kick();
     assert_eq!(notified(lane), 1);
-    assert_eq!((take(lane).len(), steer.pending()), (64, 0));
+    assert_eq!(take(lane), (64..70).map(|number| (1, number)).collect::<Vec<_>>());
     lane.wake();
-    let mut batch = Batch::new();
     for burst in 0..2 {
         (0..20).for_each(|i| drop(batch.push(frame(&mut cache, 1, burst * 20 + i, false))));
         assert_eq!(steer.tx(&mut batch), 20);
@@ -179,17 +189,21 @@ fn a_lane_that_sleeps_is_woken_once_a_burst_and_also_for_packets_that_waited_for
 
 #[test]
 fn packets_left_in_a_ring_are_counted_and_freed_when_both_sides_are_dropped() {
-    let pool = pool();
-    let mut cache = pool.cache(Direction::Tx).unwrap();
-    let (_, mut made) = make(LaneConfig { ring: 64, ..Default::default() }, 1, 1);
-    let taken = fill(&mut made.steers[0], &mut cache, 640);
-    let mut batch = Batch::new();
-    let got = made.lanes[0].rx(&mut batch);
-    let counters = made.counters.clone();
-    drop(made);
-    assert_eq!(counters[0].snapshot().dropped(DropReason::Stopped), u64::from(taken) - got as u64);
-    drop((batch, cache));
-    assert_eq!(pool.stats().free, 8192);
+    for lanes in [1, 2] {
+        let pool = pool();
+        let mut cache = pool.cache(Direction::Tx).unwrap();
+        let (table, mut made) = make(LaneConfig { ring: 128, ..Default::default() }, 1, lanes);
+        (0..BUCKETS).for_each(|bucket| assert!(table.set(bucket, 0)));
+        let taken = fill(&mut made.steers[0], &mut cache, 640);
+        let mut batch = Batch::new();
+        let got = made.lanes[0].rx(&mut batch);
+        let counters = made.counters.clone();
+        drop(made);
+        assert_eq!((taken, got), (128, 64), "the ring was full");
+        assert_eq!(counters[0].snapshot().dropped(DropReason::Stopped), 64);
+        drop((batch, cache));
+        assert_eq!(pool.stats().free, 8192);
+    }
 }
 
 #[test]

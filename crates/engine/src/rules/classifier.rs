@@ -67,6 +67,18 @@ pub fn dissect_packet(packet: &Packet, link: LinkKind) -> Dissected {
     }
 }
 
+/// The hash that both directions of a packet's flow share: that of [`dissect_packet`] with seed 0,
+/// with less work.
+#[inline]
+pub(crate) fn symmetric_hash(packet: &Packet, link: LinkKind) -> u32 {
+    let linear = packet.linear();
+    if linear.len() >= DISSECT_LEN || packet.frags() == 0 {
+        dissect::symmetric_hash(linear, link, 0)
+    } else {
+        dissect_pieces(packet, link).symmetric_hash(0)
+    }
+}
+
 #[inline(never)]
 fn dissect_pieces(packet: &Packet, link: LinkKind) -> Dissected {
     let mut bytes = [0; DISSECT_LEN];

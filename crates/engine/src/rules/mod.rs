@@ -83,6 +83,7 @@ mod rule;
 mod tests;
 mod verdict;
 
+pub(crate) use classifier::symmetric_hash;
 pub use classifier::{Classifier, DISSECT_LEN, classify_batch, dissect_packet};
 pub use parse::RuleError;
 pub(crate) use parse::{contradiction, parse_verdict};

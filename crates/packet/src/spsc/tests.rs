@@ -26,6 +26,23 @@ mod threads {
     }
 
     #[test]
+    fn what_is_written_slot_by_slot_is_seen_at_the_submit_or_belongs_to_the_ring_at_the_end() {
+        let (mut p, mut c) = ring(2);
+        let item = Arc::new(());
+        p.vacant().unwrap().write(item.clone());
+        assert!(p.vacant().is_some(), "a slot that is not written stays free");
+        p.vacant().unwrap().write(item.clone());
+        assert!(p.vacant().is_none() && c.pop().is_none());
+        assert_eq!((p.submit(), p.submit()), (2, 0));
+        assert!(c.pop().is_some());
+        p.vacant().unwrap().write(item.clone());
+        assert_eq!((p.push(item.clone()), c.pop()), (Err(item.clone()), Some(item.clone())));
+        assert!(c.pop().is_none(), "a push that is refused submits nothing");
+        drop((p, c));
+        assert_eq!(Arc::strong_count(&item), 1);
+    }
+
+    #[test]
     fn an_iterator_that_is_forgotten_loses_items_and_yields_none_twice() {
         let (mut p, mut c) = ring(4);
         let items: Vec<_> = (0..4).map(Arc::new).collect();
@@ -79,6 +96,7 @@ mod threads {
     #[derive(Debug, Clone)]
     enum Op {
         Push(usize, bool),
+        Write(usize),
         Drain(usize, usize),
     }
 
@@ -86,6 +104,7 @@ mod threads {
         #[test]
         fn a_ring_is_a_bounded_queue(ops in proptest::collection::vec(prop_oneof![
             (0usize..12, any::<bool>()).prop_map(|(n, submit)| Op::Push(n, submit)),
+            (0usize..12).prop_map(Op::Write),
             (0usize..12, 0usize..12).prop_map(|(n, take)| Op::Drain(n, take)),
         ], 0..200)) {
             let (mut p, mut c) = ring::<u32>(8);
@@ -98,6 +117,13 @@ mod threads {
                         let mut sent = Vec::new();
                         while r.push(next).is_ok() { sent.push(next); next += 1; }
                         if submit { r.submit(); model.extend(sent); }
+                    }
+                    Op::Write(n) => {
+                        let room = 8 - model.len();
+                        for _ in 0..n {
+                            if let Some(slot) = p.vacant() { slot.write(next); model.push_back(next); next += 1; }
+                        }
+                        prop_assert_eq!(p.submit(), n.min(room));
                     }
                     Op::Drain(n, take) => {
                         let mut drain = c.drain(n);
@@ -156,7 +182,10 @@ mod model {
                 r.push(Box::new(0)).unwrap();
                 r.push(Box::new(1)).unwrap();
                 r.submit();
-                let _ = p.push(Box::new(2));
+                if let Some(slot) = p.vacant() {
+                    slot.write(Box::new(2));
+                }
+                p.submit();
             });
             let mut expect = 0;
             for _ in 0..2 {
