@@ -151,6 +151,8 @@ impl Session {
 }
 
 impl ExtBufOwner for Session {
+    /// Wakes the queue if it sleeps: the fence orders the freed page before the look at its flag.
+    ///
     /// Only the first page of a run calls this: the others rely on its notification.
     fn on_free(&self) {
         publish();

@@ -19,7 +19,7 @@ use super::super::config::{ETHERNET, RecycleMode};
 use super::super::control::Fault;
 use super::super::descriptors::{RxStatus, rx_descriptor};
 use super::super::offload::receive_tag;
-use super::buffers::copy_unmapped;
+use super::buffers::{RxBuffers, copy_unmapped};
 use super::{BURST, BurstOptions, RxRing};
 use crate::common::ring::next;
 use towpath_bus::Dma;
@@ -59,10 +59,22 @@ struct Harvest {
 }
 
 impl<D: Dma> RxRing<D> {
+    /// Appends frames that have arrived; returns how many, and their bytes.
+    #[inline]
+    pub(super) fn receive(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
+        let (copied, bytes) = self.copy_run(out, options);
+        let RxBuffers { ring, next_to_scan, tail, .. } = &self.buffers;
+        if next_to_scan == tail || !RxStatus::dd(ring.status(*next_to_scan)) {
+            return (copied, bytes);
+        }
+        let (others, more) = self.receive_any(out, options);
+        (copied + others, bytes + more)
+    }
+
     /// Copies frames of one buffer as long as no other frame comes; returns how many packets were
     /// appended, and their bytes.
     #[inline]
-    pub(super) fn copy_run(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
+    fn copy_run(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
         if !self.one_pass || self.partial.descriptors > 0 || self.discarding {
             return (0, 0);
         }
@@ -118,7 +130,7 @@ impl<D: Dma> RxRing<D> {
     /// Receives any frames, in three passes; returns how many packets were appended, and their
     /// bytes.
     #[inline]
-    pub(super) fn receive_any(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
+    fn receive_any(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
         let Harvest { frames, small, unmapped } = self.harvest(out.room().min(BURST), options.copybreak);
         if frames == 0 {
             if unmapped && self.buffers.mapper.sync_iotlb().is_err() {

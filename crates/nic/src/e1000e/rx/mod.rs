@@ -39,7 +39,6 @@ pub use queue::E1000eRx;
 
 use super::config::{Config, RecycleMode};
 use super::control::FaultLog;
-use super::descriptors::RxStatus;
 use crate::common::copybreak::RxCounts;
 use crate::common::end::EndedRing;
 use crate::common::ring::DescRing;
@@ -135,18 +134,6 @@ impl<D: Dma> RxRing<D> {
     #[inline]
     fn set_max_frame(&mut self, bytes: usize) {
         self.max_frame = bytes;
-    }
-
-    /// Appends frames that have arrived; returns how many, and their bytes.
-    #[inline]
-    fn receive(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
-        let (copied, bytes) = self.copy_run(out, options);
-        let RxBuffers { ring, next_to_scan, tail, .. } = &self.buffers;
-        if next_to_scan == tail || !RxStatus::dd(ring.status(*next_to_scan)) {
-            return (copied, bytes);
-        }
-        let (others, more) = self.receive_any(out, options);
-        (copied + others, bytes + more)
     }
 
     /// The device was reset, and its ring is empty: starts again with the buffers that are there,

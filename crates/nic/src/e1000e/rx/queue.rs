@@ -70,6 +70,8 @@ impl<B: Pci> E1000eRx<B> {
         self.ring.as_ref().map(RxRing::counts).unwrap_or_default()
     }
 
+    /// Whether the queue goes on: one load, as long as no queue of the device requests a reset. If
+    /// one does, this queue halts, and empties its ring after the reset.
     #[inline]
     fn runs(&mut self) -> bool {
         let E1000eRx { handle, ring, out_of_order, control, .. } = self;

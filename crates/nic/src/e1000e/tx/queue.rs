@@ -74,6 +74,8 @@ impl<B: Pci> E1000eTx<B> {
         self.ring.as_ref().map(|ring| ring.mapper.counts()).unwrap_or_default()
     }
 
+    /// Whether the queue goes on: one load, as long as no queue of the device requests a reset. If
+    /// one does, this queue halts, and empties its ring after the reset.
     #[inline]
     fn runs(&mut self) -> bool {
         self.follow_link();

@@ -61,6 +61,8 @@ impl<T: Transport> VirtioRx<T> {
         self.ring.as_ref().map(RxRing::counts).unwrap_or_default()
     }
 
+    /// Whether the queue goes on: one load, as long as no queue of the device requests a reset. If
+    /// one does, this queue halts, and empties its ring after the reset.
     #[inline]
     fn runs(&mut self) -> bool {
         let VirtioRx { handle, ring, .. } = self;

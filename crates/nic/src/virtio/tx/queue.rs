@@ -52,6 +52,8 @@ impl<T: Transport> VirtioTx<T> {
         self.control.clone()
     }
 
+    /// Whether the queue goes on: one load, as long as no queue of the device requests a reset. If
+    /// one does, this queue halts, and empties its ring after the reset.
     #[inline]
     fn runs(&mut self) -> bool {
         let VirtioTx { handle, ring, hang, .. } = self;

@@ -142,6 +142,7 @@ impl RxQueue for SockRx {
         let before = out.len();
         let (mut totals, mut faults) = (RxTotals::default(), 0);
         let SockRx { apps, turns, plan, cache, .. } = self;
+        // Each session in its turn, with its share of the room; a single session has all of it.
         turns.burst(apps, out.room(), |app, most| {
             let taken = match app.session.is_closed() {
                 false => app.poll(most, *plan, cache, out, &mut totals),
