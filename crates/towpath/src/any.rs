@@ -13,7 +13,7 @@ use towpath_model::virtio::VirtioBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
 use towpath_nic::virtio::{PciTransport, UserTransport, VirtioNet};
-use towpath_packet::port::{Calls, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Calls, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, Started};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::kind::{Kind, did_you_mean};
 use towpath_ports::uri::Uri;
@@ -70,6 +70,7 @@ macro_rules! any_port {
             Steer(Steer),
         }
 
+        #[deny(clippy::missing_trait_methods)]
         impl Port for AnyPort {
             type Rx = AnyRx;
             type Tx = AnyTx;
@@ -92,10 +93,15 @@ macro_rules! any_port {
 
             fn start(self, start: Start) -> Result<Queues<AnyRx, AnyTx>, PortError> {
                 match self {
+                    $(AnyPort::$variant(port) => Ok(port.start(start)?.map(AnyRx::$variant, AnyTx::$variant)),)*
+                }
+            }
+
+            fn start_with_info(self, start: Start) -> Result<Started<AnyPort>, PortError> {
+                match self {
                     $(AnyPort::$variant(port) => {
-                        let Queues { rx, tx } = port.start(start)?;
-                        let rx = rx.into_iter().map(AnyRx::$variant).collect();
-                        Ok(Queues { rx, tx: tx.into_iter().map(AnyTx::$variant).collect() })
+                        let (info, queues) = port.start_with_info(start)?;
+                        Ok((info, queues.map(AnyRx::$variant, AnyTx::$variant)))
                     })*
                 }
             }

@@ -125,10 +125,14 @@ delegate_tx_queue!(impl[T: TxQueue + ?Sized] for Box<T> { queue => **queue });
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use crate::port::{RxBarrier, RxMemory, RxQueue, State, TxBarrier, TxLayout, TxQueue, Wake};
-    use crate::{Batch, Counters, Offloads};
+    use crate::port::{
+        Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, RxBarrier, RxMemory, RxQueue, Start, Started,
+        State, TxBarrier, TxLayout, TxQueue, Wake,
+    };
+    use crate::{Backing, Batch, Counters, Offloads, Pool, PoolConfig};
     use std::borrow::Cow;
     use std::cell::RefCell;
+    use std::rc::Rc;
     use std::sync::Arc;
 
     /// Notes the calls that arrive.
@@ -224,6 +228,49 @@ mod tests {
         }
     }
 
+    /// A port that notes the calls that arrive, and what its queues are.
+    struct RecorderPort {
+        info: Info,
+        calls: Rc<RefCell<Vec<&'static str>>>,
+    }
+
+    impl RecorderPort {
+        fn note(&self, call: &'static str) {
+            self.calls.borrow_mut().push(call);
+        }
+    }
+
+    #[deny(clippy::missing_trait_methods)]
+    impl Port for RecorderPort {
+        type Rx = Recorder;
+        type Tx = Recorder;
+
+        fn info(&self) -> &Info {
+            self.note("info");
+            &self.info
+        }
+        fn control(&self) -> Option<Arc<dyn PortControl>> {
+            self.note("control");
+            None
+        }
+        fn edge(&self) -> Option<Arc<dyn Edge>> {
+            self.note("edge");
+            None
+        }
+        fn needs(&self) -> Needs {
+            self.note("needs");
+            Needs::none()
+        }
+        fn start(self, _: Start) -> Result<Queues<Recorder, Recorder>, PortError> {
+            self.note("start");
+            Ok(Queues { rx: vec![Recorder::default()], tx: vec![Recorder::default()] })
+        }
+        fn start_with_info(self, _: Start) -> Result<Started<RecorderPort>, PortError> {
+            self.note("start_with_info");
+            Ok((self.info, Queues { rx: vec![Recorder::default()], tx: vec![Recorder::default()] }))
+        }
+    }
+
     enum Outer<Q> {
         Boxed(Box<Q>),
         Plain { queue: Q },
@@ -240,6 +287,23 @@ mod tests {
 
     fn outers() -> [Outer<Recorder>; 2] {
         [Outer::Boxed(Box::default()), Outer::Plain { queue: Recorder::default() }]
+    }
+
+    #[test]
+    fn every_call_to_a_boxed_port_arrives_at_the_port_inside() {
+        let pool = Pool::new(PoolConfig::default().capacity(32).backing(Backing::Anonymous)).unwrap();
+        let start = Start { pool, queues: 1, accept: Offloads::NONE };
+        let calls = Rc::default();
+        let port =
+            || Box::new(RecorderPort { info: Info::new("recorder", Layer::Any, 1500), calls: Rc::clone(&calls) });
+        let whole = port();
+        Port::info(&whole);
+        assert!(Port::control(&whole).is_none() && Port::edge(&whole).is_none());
+        Port::needs(&whole);
+        assert!(Port::start(whole, start.clone()).is_ok_and(|queues| queues.rx.len() == 1 && queues.tx.len() == 1));
+        let started = Port::start_with_info(port(), start);
+        assert!(started.is_ok_and(|(info, queues)| info.name == "recorder" && queues.rx.len() == 1));
+        assert_eq!(*calls.borrow(), ["info", "control", "edge", "needs", "start", "start_with_info"]);
     }
 
     #[test]

@@ -62,6 +62,13 @@ pub struct Queues<R, T> {
     pub tx: Vec<T>,
 }
 
+impl<R, T> Queues<R, T> {
+    /// Wraps each queue.
+    pub fn map<R2, T2>(self, rx: impl FnMut(R) -> R2, tx: impl FnMut(T) -> T2) -> Queues<R2, T2> {
+        Queues { rx: self.rx.into_iter().map(rx).collect(), tx: self.tx.into_iter().map(tx).collect() }
+    }
+}
+
 /// What a started port is, and its queues.
 pub type Started<P> = (Info, Queues<<P as Port>::Rx, <P as Port>::Tx>);
 
@@ -122,6 +129,9 @@ pub enum PortError {
 }
 
 /// A port that was opened and probed, but moves nothing yet.
+///
+/// A port around another one names every method, which `#[deny(clippy::missing_trait_methods)]` on
+/// its implementation ensures: a method that is new here never falls back to its default there.
 pub trait Port: Sized {
     /// Its receive queues.
     type Rx: RxQueue;
@@ -161,6 +171,7 @@ pub trait Port: Sized {
 }
 
 /// A boxed port boxes its queues one by one: for ports whose queues are large.
+#[deny(clippy::missing_trait_methods)]
 impl<P: Port> Port for Box<P> {
     type Rx = Box<P::Rx>;
     type Tx = Box<P::Tx>;
@@ -182,7 +193,11 @@ impl<P: Port> Port for Box<P> {
     }
 
     fn start(self, start: Start) -> Result<Queues<Self::Rx, Self::Tx>, PortError> {
-        let Queues { rx, tx } = (*self).start(start)?;
-        Ok(Queues { rx: rx.into_iter().map(Box::new).collect(), tx: tx.into_iter().map(Box::new).collect() })
+        Ok((*self).start(start)?.map(Box::new, Box::new))
+    }
+
+    fn start_with_info(self, start: Start) -> Result<Started<Self>, PortError> {
+        let (info, queues) = (*self).start_with_info(start)?;
+        Ok((info, queues.map(Box::new, Box::new)))
     }
 }

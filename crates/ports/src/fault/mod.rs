@@ -41,7 +41,7 @@ pub use tx::FaultTx;
 
 use injector::Injector;
 use std::sync::Arc;
-use towpath_packet::port::{Edge, Info, Needs, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Edge, Info, Needs, Port, PortControl, PortError, Queues, Start, Started};
 use towpath_packet::{Cache, Direction};
 
 /// Wraps a port with faults.
@@ -70,6 +70,7 @@ impl<P> FaultPort<P> {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<P: Port> Port for FaultPort<P> {
     type Rx = FaultRx<P::Rx>;
     type Tx = FaultTx<P::Tx>;
@@ -105,6 +106,11 @@ impl<P: Port> Port for FaultPort<P> {
             made.tx.push(FaultTx::new(queue, Injector::new(side(Side::Rx), 2 * i + 1, self.faults.clone()), cache()?));
         }
         Ok(made)
+    }
+
+    fn start_with_info(self, start: Start) -> Result<Started<Self>, PortError> {
+        let info = self.info.clone();
+        Ok((info, self.start(start)?))
     }
 }
 
