@@ -1,5 +1,13 @@
 //! QEMU's devices and remapping unit, driven by register writes of the tests themselves: a driver's
 //! defect cannot hide here, and cannot be mistaken for one of the bus.
+//!
+//! | module | what |
+//! |---|---|
+//! | `device` | a device without a remapping unit: frames, registers, interrupts |
+//! | `remapping`, `window` | a device reaches only what is mapped; buffers mapped one by one |
+//! | `memory`, `gone` | memory shared with the machine; a machine that ends |
+//! | `attached` | a machine that was started by other means |
+//! | `raw` | an 82574L by its least register writes |
 
 use towpath_testing as support;
 

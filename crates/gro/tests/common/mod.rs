@@ -1,5 +1,11 @@
 //! Packets from specifications, and a checker that shares nothing with the engine: it is the slow
 //! and obvious reading of the RFCs.
+//!
+//! | module | what |
+//! |---|---|
+//! | `reference` | the slow engine over specifications |
+//! | `check` | whether a packet, or a super-packet, is legal |
+//! | `chain` | a segment that chains, as a packet library does |
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod chain;

@@ -1,4 +1,12 @@
 //! Every rule and every known bug of other engines, by name.
+//!
+//! | module | what |
+//! |---|---|
+//! | `tcp`, `udp_and_tunnels`, `ip` | rules of the headers |
+//! | `checksums` | right, wrong, absent, partial |
+//! | `keys` | what distinguishes flows |
+//! | `limits`, `leaving` | how large an aggregate becomes; when packets leave, and in what order |
+//! | `bugs_of_others` | known bugs of other engines |
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../common/mod.rs"]

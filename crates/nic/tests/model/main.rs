@@ -2,6 +2,18 @@
 //! that the driver breaks.
 //!
 //! The test steps the device, so that a failure is reproduced by its seed.
+//!
+//! | module | what |
+//! |---|---|
+//! | `traffic`, `offloads` | frames byte for byte; checksums, segments, tags, hashes |
+//! | `pages`, `tx_copybreak` | pages of applications; frames that are copied to be sent |
+//! | `link`, `interrupts`, `filter` | PHY and link; MSI-X, MSI, INTx; addresses, groups, VLANs |
+//! | `faults`, `errata` | a device with faults; errata of the chip |
+//! | `late`, `removal` | DMA that goes on after the end of a mapping; a device that goes away |
+//! | `storm`, `threads` | actions in any order; queues and the device on threads |
+//! | `second_source` | what driver and model share, compared with plain loops |
+//! | `saving` | what copybreak saves, counted per buffer |
+//! | `rig` | a driver, its device, and the far end of the cable |
 
 mod errata;
 mod faults;

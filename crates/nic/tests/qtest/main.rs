@@ -4,6 +4,16 @@
 //! Every test runs with each protection of memory that makes a difference to it
 //! ([`rig::protections`]). Tests assert bytes, balances and numbers of register accesses, never
 //! time.
+//!
+//! | module | what |
+//! |---|---|
+//! | `frames`, `full`, `pieces` | frames in order; full rings, empty pools; many pieces |
+//! | `offloads`, `segments` | checksums and tags; TSO, cut by the kernel behind a tap |
+//! | `filter` | addresses, groups, VLANs and MTU, changed while the port runs |
+//! | `protection` | what the IOMMU keeps the device from |
+//! | `cost` | register accesses per frame |
+//! | `end` | the end of a port, orderly and in mid-traffic |
+//! | `rig`, `spy` | a running port and its cable; a bus that records mappings |
 
 use towpath_testing as support;
 

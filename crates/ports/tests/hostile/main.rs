@@ -4,6 +4,13 @@
 //!
 //! The queues are stepped by hand, and the tests compare counts: nothing depends on how fast or
 //! busy the machine is.
+//!
+//! | module | what |
+//! |---|---|
+//! | `doors` | before there is a session: messages, descriptors, connections |
+//! | `script` | actions of an application in any order, beside an honest one |
+//! | `users` | applications of several users |
+//! | `rogue`, `rig` | an application that writes any word; a port whose queues are stepped by hand |
 
 mod doors;
 mod rig;

@@ -1,4 +1,10 @@
 //! The crate against the kernel of this machine, in network namespaces of its own.
+//!
+//! | module | what |
+//! |---|---|
+//! | `open` | devices that are made, inherited, probed, changed |
+//! | `bridge` | two devices, joined packet by packet |
+//! | `examples` | the examples as the two ends of a tunnel |
 
 mod bridge;
 mod examples;

@@ -1,4 +1,10 @@
 //! Rules on real packets, and their text form.
+//!
+//! | module | what |
+//! |---|---|
+//! | `oracle` | a naive matcher over descriptions of packets |
+//! | `sample` | those descriptions, written to bytes |
+//! | `errors` | what the parser says of a wrong text |
 
 mod errors;
 mod oracle;

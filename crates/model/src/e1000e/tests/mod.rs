@@ -1,4 +1,11 @@
 //! The device from the driver's side: registers, rings and frames without a driver.
+//!
+//! | module | what |
+//! |---|---|
+//! | `rx`, `tx` | reception and transmission |
+//! | `strict` | every rule, violated |
+//! | `faults` | injected faults |
+//! | `threaded` | the device with a thread |
 
 mod faults;
 mod rx;

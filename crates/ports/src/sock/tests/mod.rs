@@ -1,4 +1,15 @@
 //! Applications that keep to the protocol. `tests/hostile` has those that break it.
+//!
+//! | module | what |
+//! |---|---|
+//! | `handshake`, `descriptors` | messages and descriptors from the application and back |
+//! | `segments`, `supers` | super-packets from applications, and to them |
+//! | `copy_plan` | how much of what applications send is copied |
+//! | `shared` | unaligned chunks, memory that sessions share, and queues |
+//! | `turns` | several queues that deliver to the same applications |
+//! | `skip_invalid`, `source`, `limits` | invalid descriptors, source addresses, accounts |
+//! | `wakeups`, `poll_fd` | what wakes a queue; programs with one descriptor, as an AF_XDP socket |
+//! | `statistics`, `ends` | what an application learns of its frames, and of its session's end |
 
 use super::*;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,14 @@
 //! A guest in the same process: its memory, and the driver's sides of its rings.
+//!
+//! | module | what |
+//! |---|---|
+//! | `ring`, `rings` | start, stop and change of one ring, and of many; sleep and wake-up |
+//! | `rx`, `tx` | frames of a guest as packets; packets in a guest's buffers |
+//! | `connections`, `requests` | connections that come again; answers and refusals |
+//! | `inflight` | records of chains in flight |
+//! | `hostile` | front ends that break the protocol |
+//! | `no_alloc` | the queues allocate nothing |
+//! | `front_end` | a started port, and a front end that keeps to the protocol |
 
 mod connections;
 mod front_end;
