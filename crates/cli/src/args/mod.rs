@@ -4,41 +4,47 @@
 //! |---|---|
 //! | `mod` | commands and their ports |
 //! | `run` | options of commands that move packets |
+//! | `capture` | options of `record` and `replay` |
+//! | `instance` | options of commands about a running instance |
 //! | `bench` | options of `bench` |
 //! | `bridge` | options of `bridge` |
 //! | `file` | options of `run` and `reload` |
 //! | `measure` | options of `measure` |
 //! | `router` | options of `router` |
 //! | `tables` | options of `fdb`, `route` and `neigh` |
+//! | `values` | times, numbers, cores |
 
 mod bench;
 mod bridge;
+mod capture;
 mod file;
+mod instance;
 mod measure;
 mod router;
 mod run;
 mod tables;
+mod values;
 
 pub(crate) use bench::{
     BatchTable, Bench, BenchBatch, BenchCopybreak, BenchCpumap, BenchGro, BenchKind, BenchLatency, BenchVm, BenchXsk,
     CpumapTable, Read, Ring,
 };
 pub(crate) use bridge::{Bridge, Of};
+pub(crate) use capture::{Record, Replay};
 pub(crate) use file::{Reload, RunFile};
+pub(crate) use instance::{Extcap, Set, StateArgs, TeeArgs, TeeAt, Top};
 pub(crate) use measure::Measure;
 pub(crate) use router::{HopText, RouteText, Router, Subnet};
 pub(crate) use run::{FullArg, GroArg, GsoArg, IdleArg, Run, SandboxArg};
 pub(crate) use tables::{Fdb, Neigh, Route, TableArgs};
+pub(crate) use values::Cores;
 
-use crate::control::settings::Value;
 use crate::kinds::list;
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
-use std::ops::RangeInclusive;
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 use towpath::bus::vfio::Bdf;
-use towpath::ports::uri::{parse_duration, parse_number};
+use values::{number, span, time};
 
 const FWD_EXAMPLES: &str = "\
 Examples:
@@ -288,142 +294,6 @@ pub(crate) struct Gen {
     pub(crate) run: Run,
 }
 
-/// `towpath set`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Set {
-    /// The socket that the running towpath was given
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) control: PathBuf,
-    /// The port, as the summary names it; without it, all settings of all ports are shown
-    #[arg(value_name = "PORT")]
-    pub(crate) port: Option<String>,
-    /// What to change; without it, the port's settings are shown
-    #[arg(value_name = "NAME=VALUE", value_parser = setting)]
-    pub(crate) settings: Vec<(String, Value)>,
-    /// One line of JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `towpath state`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct StateArgs {
-    /// The socket that the running towpath was given
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) control: PathBuf,
-    /// One line of JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `towpath top`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Top {
-    /// The socket that the running towpath was given
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) control: PathBuf,
-    /// Time between pictures
-    #[arg(long, value_name = "TIME", value_parser = span, default_value = "1s")]
-    pub(crate) interval: Duration,
-    /// The view at the start
-    #[arg(long, value_enum, default_value_t = crate::top::View::Overview)]
-    pub(crate) view: crate::top::View,
-    /// Print one picture as text, with the rates of one interval, and end
-    #[arg(long)]
-    pub(crate) once: bool,
-}
-
-/// `towpath tee`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct TeeArgs {
-    /// The socket that the running towpath was given
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) control: PathBuf,
-    /// The ports, as the summary names them; all without one
-    #[arg(value_name = "PORT")]
-    pub(crate) ports: Vec<String>,
-    /// The file: pcapng, or pcap if it ends in .pcap; - is standard output
-    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) write: Option<PathBuf>,
-    /// Packets that match an expression of pcap-filter(7)
-    #[arg(long, value_name = "EXPR")]
-    pub(crate) filter: Option<String>,
-    /// The first bytes of each packet
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=262_144))]
-    pub(crate) snaplen: Option<u32>,
-    /// Where packets are copied
-    #[arg(long, value_enum, default_value_t = TeeAt::Both)]
-    pub(crate) at: TeeAt,
-    /// Those that are dropped, each with the reason as a comment
-    #[arg(long, conflicts_with = "at")]
-    pub(crate) drops: bool,
-    /// Stop after so many packets
-    #[arg(long, value_name = "N", value_parser = number)]
-    pub(crate) count: Option<u64>,
-    /// Stop after this time: 10s, 5m, 1h
-    #[arg(long, value_name = "TIME", value_parser = span)]
-    pub(crate) duration: Option<Duration>,
-}
-
-/// Where packets are copied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TeeAt {
-    /// As they are received
-    Rx,
-    /// As they are sent
-    Tx,
-    /// Both
-    Both,
-    /// Where they are dropped
-    Drops,
-}
-
-impl TeeAt {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            TeeAt::Rx => "rx",
-            TeeAt::Tx => "tx",
-            TeeAt::Both => "both",
-            TeeAt::Drops => "drops",
-        }
-    }
-}
-
-/// `towpath extcap`. The options are those of Wireshark's protocol.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Extcap {
-    /// List the instances
-    #[arg(long = "extcap-interfaces")]
-    pub(crate) interfaces: bool,
-    /// An instance: towpath-NAME of a socket in $XDG_RUNTIME_DIR/towpath or /run/towpath
-    #[arg(long = "extcap-interface", value_name = "INTERFACE")]
-    pub(crate) interface: Option<String>,
-    /// List the link types
-    #[arg(long = "extcap-dlts")]
-    pub(crate) dlts: bool,
-    /// List the options
-    #[arg(long = "extcap-config")]
-    pub(crate) config: bool,
-    /// Capture
-    #[arg(long)]
-    pub(crate) capture: bool,
-    /// The pipe that packets are written to
-    #[arg(long, value_name = "FIFO")]
-    pub(crate) fifo: Option<PathBuf>,
-    /// Packets that match
-    #[arg(long = "extcap-capture-filter", value_name = "EXPR")]
-    pub(crate) filter: Option<String>,
-    /// Where packets are copied
-    #[arg(long, value_enum)]
-    pub(crate) at: Option<TeeAt>,
-    /// The first bytes of each packet
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=262_144))]
-    pub(crate) snaplen: Option<u32>,
-    /// The version of Wireshark
-    #[arg(long = "extcap-version", value_name = "VERSION")]
-    pub(crate) version: Option<String>,
-}
-
 /// `towpath sink`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Sink {
@@ -459,80 +329,6 @@ pub(crate) struct Serve {
     /// What they send and receive through
     #[arg(value_name = "PORT", value_hint = ValueHint::Other)]
     pub(crate) port: String,
-    #[command(flatten)]
-    pub(crate) run: Run,
-}
-
-/// `towpath record`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Record {
-    /// Where the packets come from
-    #[arg(value_name = "PORT")]
-    pub(crate) port: String,
-    /// The file: .pcap or .pcapng, also with .gz or .zst; - is standard output, and the summary
-    /// goes to standard error
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
-    /// Options of the file, as in pcap:…?rotate-size=100M (see 'towpath help pcap')
-    #[arg(long = "with", value_name = "KEY=VALUE,…")]
-    pub(crate) more: Option<String>,
-    /// What is recorded, as an expression of pcap-filter(7): 'tcp port 80 and not host 10.0.0.1';
-    /// the rest is dropped and counted as filtered
-    #[arg(long, value_name = "EXPR", conflicts_with = "rule")]
-    pub(crate) filter: Option<String>,
-    #[command(flatten)]
-    pub(crate) run: Run,
-}
-
-/// `towpath replay`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Replay {
-    /// The file: pcap or pcapng, also compressed by gzip, zstd or xz; - is standard input
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
-    /// Where the packets go
-    #[arg(value_name = "PORT")]
-    pub(crate) port: String,
-    /// As fast as possible, as it is without the other options of timing
-    #[arg(long, group = "pace", help_heading = "Timing")]
-    pub(crate) topspeed: bool,
-    /// Keep the times between packets as they were recorded
-    #[arg(long, group = "pace", help_heading = "Timing")]
-    pub(crate) timing: bool,
-    /// The same, with the times divided by a factor: 2 is twice as fast
-    #[arg(long, value_name = "FACTOR", group = "pace", help_heading = "Timing")]
-    pub(crate) speed: Option<String>,
-    /// Packets per second: 10k
-    #[arg(long, value_name = "N", group = "pace", help_heading = "Timing")]
-    pub(crate) pps: Option<String>,
-    /// Mbit/s of the bytes of frames: 0.5
-    #[arg(long, value_name = "N", group = "pace", help_heading = "Timing")]
-    pub(crate) mbps: Option<String>,
-    /// Passes over the file; 0 or inf: until it is stopped
-    #[arg(long = "loop", value_name = "N", help_heading = "Timing")]
-    pub(crate) passes: Option<String>,
-    /// Packets of which the capture has a part: send, skip or pad (with zeros)
-    #[arg(long, value_name = "HOW", help_heading = "Changes")]
-    pub(crate) truncated: Option<String>,
-    /// The Ethernet source of all packets
-    #[arg(long, value_name = "MAC", help_heading = "Changes")]
-    pub(crate) smac: Option<String>,
-    /// The Ethernet destination of all packets
-    #[arg(long, value_name = "MAC", help_heading = "Changes")]
-    pub(crate) dmac: Option<String>,
-    /// The ID of the outer VLAN tag, which is added where there is none; strip: it is removed
-    #[arg(long, value_name = "ID|strip", help_heading = "Changes")]
-    pub(crate) vlan: Option<String>,
-    /// Map a prefix of source and destination addresses to another of the same length, as
-    /// 10.0.0.0/8:172.16.0.0; for one side: --with src=… or dst=…
-    #[arg(long, value_name = "OLD/LEN:NEW", help_heading = "Changes")]
-    pub(crate) map_ip: Vec<String>,
-    /// Map a port of TCP and UDP on both sides, as 80:8080; for one side: --with sport=… or dport=…
-    #[arg(long, value_name = "OLD:NEW", help_heading = "Changes")]
-    pub(crate) map_port: Vec<String>,
-    /// Options of the file, as in pcap:…?loop=10 (see 'towpath help pcap')
-    #[arg(long = "with", value_name = "KEY=VALUE,…")]
-    pub(crate) more: Option<String>,
     #[command(flatten)]
     pub(crate) run: Run,
 }
@@ -586,61 +382,6 @@ pub(crate) struct Unbind {
     pub(crate) force: bool,
 }
 
-fn setting(text: &str) -> Result<(String, Value), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => {
-            let value = parse_number(value).map_or_else(|| Value::Text(value.to_owned()), Value::Number);
-            Ok((name.to_owned(), value))
-        }
-        _ => Err("must be a name and a value: copybreak=256, vlans=10+100-199".into()),
-    }
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text).ok_or("must be a time such as 250us, 10ms, 5s, 2m")?;
-    if time > Duration::from_secs(100 * 365 * 86400) {
-        Err("must be less than a hundred years".into())
-    } else {
-        Ok(time)
-    }
-}
-
-/// A time that is not zero.
-fn span(text: &str) -> Result<Duration, String> {
-    time(text).and_then(|time| if time.is_zero() { Err("must be above 0".into()) } else { Ok(time) })
-}
-
-/// A core, or a range of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cores(RangeInclusive<usize>);
-
-impl Cores {
-    /// All cores of a list, in order.
-    pub(crate) fn all(list: &[Cores]) -> Vec<usize> {
-        list.iter().flat_map(|cores| cores.0.clone()).collect()
-    }
-}
-
-impl FromStr for Cores {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Cores, &'static str> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        match (first.parse(), last.parse()) {
-            // So many cores as `CPU_SETSIZE` of glibc has at most, several times.
-            (Ok(first), Ok(last)) if first <= last && last < 1 << 16 => Ok(Cores(first..=last)),
-            _ => Err("must be numbers of cores and ranges of them, such as 0-1,3"),
-        }
-    }
-}
-
-fn number(text: &str) -> Result<u64, String> {
-    match parse_number(text) {
-        Some(n) if n > 0 => Ok(n),
-        _ => Err("must be a whole number above 0; k, M and G are powers of 1000".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -655,16 +396,6 @@ mod tests {
     fn one_port_alone_is_refused() {
         assert!(Args::try_parse_from(["towpath", "fwd", "tap:a"]).is_err());
         assert!(Args::try_parse_from(["towpath", "fwd", "tap:a", "tap:b"]).is_ok());
-    }
-
-    #[test]
-    fn cores_are_numbers_and_ranges() {
-        let cores =
-            |text: &str| text.split(',').map(str::parse).collect::<Result<Vec<_>, _>>().map(|list| Cores::all(&list));
-        assert_eq!(cores("3,0-2"), Ok(vec![3, 0, 1, 2]));
-        for bad in ["", "2-1", "0-", "-1", "a", "0-99999999"] {
-            assert!(cores(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]
