@@ -231,6 +231,11 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
         Calls::Platform => calls! {
             SYS_ioctl if "of the kernel module": 1 [PLATFORM],
         },
+        Calls::Aio => calls! {
+            SYS_io_submit,
+            SYS_io_getevents,
+            SYS_io_destroy,
+        },
         // A group that is newer than this crate allows nothing more.
         _ => &[],
     }

@@ -57,7 +57,7 @@ impl AsFd for EventFd {
 
 impl EventFd {
     /// The eventfd that another process sent, made non-blocking. That process can make it blocking
-    /// again at any moment ([`relieve`](EventFd::relieve)).
+    /// again at any moment ([`Signaller`](crate::Signaller), [`relieve`](EventFd::relieve)).
     ///
     /// No file system is asked about a descriptor of anything else, and nothing waits for one.
     ///
@@ -118,6 +118,19 @@ impl From<EventFd> for OwnedFd {
 }
 
 #[cfg(test)]
+impl EventFd {
+    /// Does what another process can do to it.
+    pub(crate) fn fill_and_block(&self) {
+        let full = (u64::MAX - 1).to_ne_bytes();
+        // SAFETY: no pointers, and eight bytes that live across the call.
+        unsafe {
+            assert_eq!(libc::write(self.fd(), full.as_ptr().cast(), 8), 8);
+            assert_eq!(libc::fcntl(self.fd(), libc::F_SETFL, 0), 0);
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::poll::{PollSet, is_readable};
@@ -157,12 +170,7 @@ mod tests {
     #[test]
     fn a_thread_that_a_full_counter_holds_goes_on_once_it_is_relieved() {
         let event = EventFd::new().unwrap();
-        let full = (u64::MAX - 1).to_ne_bytes();
-        // SAFETY: no pointers, and eight bytes that live across the call.
-        unsafe {
-            assert_eq!(libc::write(event.fd(), full.as_ptr().cast(), 8), 8);
-            assert_eq!(libc::fcntl(event.fd(), libc::F_SETFL, 0), 0);
-        }
+        event.fill_and_block();
         std::thread::scope(|scope| {
             let held = scope.spawn(|| event.signal());
             while !held.is_finished() {

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   waiting      event        eventfd                                       a counter that wakes a sleeper
+//!                aio          eventfds of other processes, signalled without a wait   io_submit
 //!                timer        timerfd
 //!                epoll, poll  many descriptors to wait for
 //!                affinity     the processors that a thread runs on
@@ -43,6 +44,7 @@
 
 pub mod af_packet;
 pub mod affinity;
+mod aio;
 pub mod bpf;
 pub mod closer;
 pub mod epoll;
@@ -77,6 +79,7 @@ pub mod uio;
 pub mod unix_socket;
 pub mod xsk;
 
+pub use aio::Signaller;
 pub use epoll::Epoll;
 pub use event::EventFd;
 pub use mmap::Mmap;

@@ -79,11 +79,13 @@ pub enum Calls {
     Vfio,
     /// A device is driven through a kernel module of its own (`towpath_bus::platform`).
     Platform,
+    /// Counters of other processes are signalled by asynchronous requests (`towpath_sys::Signaller`).
+    Aio,
 }
 
 impl Calls {
     /// All groups.
-    pub const ALL: [Calls; 13] = [
+    pub const ALL: [Calls; 14] = [
         Calls::Sockets,
         Calls::Accept,
         Calls::Connect,
@@ -97,6 +99,7 @@ impl Calls {
         Calls::Namespaces,
         Calls::Vfio,
         Calls::Platform,
+        Calls::Aio,
     ];
 
     /// Its name.
@@ -115,6 +118,7 @@ impl Calls {
             Calls::Namespaces => "namespaces",
             Calls::Vfio => "vfio",
             Calls::Platform => "platform",
+            Calls::Aio => "aio",
         }
     }
 }

@@ -83,6 +83,7 @@ use stats::{PortEvents, VhostControl};
 use std::sync::Arc;
 use towpath_packet::port::{Ability, Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Start};
 use towpath_packet::{Direction, Offloads};
+use towpath_sys::Signaller;
 use towpath_sys::unix_socket::{Access, Kind, ListenError, Listener};
 
 /// Why no packet moves: no ring was started.
@@ -98,6 +99,7 @@ pub struct VhostPort {
     config: Config,
     endpoint: Endpoint,
     events: Arc<PortEvents>,
+    signaller: Option<Arc<Signaller>>,
 }
 
 /// Opens the port. Front ends are answered once it is started.
@@ -117,11 +119,30 @@ pub fn open(config: Config) -> Result<VhostPort, PortError> {
         Endpoint::connect(&config)
     };
     let offloads = features::offloads(&config);
+    let (signaller, calls) = signaller(&config);
+    let mut abilities = abilities(&config, offloads);
+    abilities.insert(8, calls);
     let info = Info::new(config.port(), Layer::Ethernet, config.mtu.map_or(DEFAULT_MTU, u32::from))
         .with_offloads(offloads, offloads)
         .with_max_queues(config.queues)
-        .with_abilities(abilities(&config, offloads));
-    Ok(VhostPort { info, config, endpoint, events: Arc::default() })
+        .with_abilities(abilities);
+    Ok(VhostPort { info, config, endpoint, events: Arc::default(), signaller })
+}
+
+/// What signals the counters of front ends. Another user's front end could hold a worker that
+/// writes them. It costs more than a write, which serves for front ends of this user.
+fn signaller(config: &Config) -> (Option<Arc<Signaller>>, Ability) {
+    let ability = |on, why: String| Ability::new("aio", on, why);
+    if config.admits_owner_alone() {
+        return (None, ability(false, "front ends are of this user: calls are writes".to_owned()));
+    }
+    match Signaller::new() {
+        Ok(signaller) => (Some(Arc::new(signaller)), ability(true, "calls wait for no front end".to_owned())),
+        Err(error) => {
+            let why = format!("io_setup: {error}: a front end can hold its worker for 100 ms");
+            (None, ability(false, why).with_mend(Some("raise fs.aio-max-nr".to_owned())))
+        }
+    }
 }
 
 /// What is offered, and the commands of front ends that fit.
@@ -182,6 +203,7 @@ impl Port for VhostPort {
 
     fn needs(&self) -> Needs {
         let needs = Needs::none().calls([Calls::Sockets, Calls::Accept]);
+        let needs = if self.signaller.is_some() { needs.calls([Calls::Aio]) } else { needs };
         match self.endpoint {
             Endpoint::Listen(_) => needs.directory_of(&self.config.path, PathUse::Remove),
             Endpoint::Connect { .. } => needs.calls([Calls::Connect]),
@@ -201,7 +223,9 @@ impl Port for VhostPort {
         let rarp = Arc::<Rarp>::default();
         let (mut rx, mut tx, mut slots) = (Vec::new(), Vec::new(), Vec::new());
         for queue in 0..queues {
-            let slot = |way| RingSlot::new(way, &events.rings).map_err(|error| failed("eventfd", error));
+            let slot = |way| {
+                RingSlot::new(way, &events.rings, self.signaller.clone()).map_err(|error| failed("eventfd", error))
+            };
             let (to_guest, from_guest) = (slot(Way::ToGuest)?, slot(Way::FromGuest)?);
             let queue_rx = VhostRx::new(from_guest.clone(), cache(Direction::Rx)?, queue);
             rx.push(if queue == 0 { queue_rx.with_announcements(rarp.clone()) } else { queue_rx });

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_packet::TakeCell;
 use towpath_packet::notify::{self, Notifier};
-use towpath_sys::{Epoll, EventFd};
+use towpath_sys::{Epoll, EventFd, Signaller};
 use towpath_virtio::{
     Areas, Base, Chain, Device, Features, Format, InFlightRecord, QueueError, RegionPlace, Regions, RingError, Token,
 };
@@ -99,10 +99,12 @@ pub(super) struct Ring {
     pub(super) chains: Vec<(Token, u32)>,
     /// The kick can be waited for.
     kicks: bool,
+    /// What signals the counters of the front end without a wait, in place of a write.
+    signaller: Option<Arc<Signaller>>,
 }
 
 impl Ring {
-    fn new(mut setup: RingSetup, pages: Pages) -> Result<Ring, QueueError> {
+    fn new(mut setup: RingSetup, pages: Pages, signaller: Option<Arc<Signaller>>) -> Result<Ring, QueueError> {
         let record = setup.record.take();
         let RingSetup { format, size, base, features, ref areas, .. } = setup;
         let areas = Areas { desc: areas.desc.clone(), driver: areas.driver.clone(), device: areas.device.clone() };
@@ -114,7 +116,8 @@ impl Ring {
         // Until the worker is about to sleep.
         device.disable_kicks();
         let chains = Vec::with_capacity(size.into());
-        Ok(Ring { device, setup, broken: None, chain: Chain::new(MAX_PIECES), pages, chains, kicks: false })
+        let chain = Chain::new(MAX_PIECES);
+        Ok(Ring { device, setup, broken: None, chain, pages, chains, kicks: false, signaller })
     }
 
     /// Whether the guest acknowledged all of these bits.
@@ -143,7 +146,7 @@ impl Ring {
         if self.broken.replace(error).is_none() {
             add(&events.broken, 1);
             if let Some(err) = &self.setup.err {
-                err.signal();
+                self.signal(err);
             }
         }
     }
@@ -160,8 +163,16 @@ impl Ring {
             log.pages.mark(used, len as u64);
         }
         if wanted && let Some(call) = &self.setup.call {
-            call.signal();
+            self.signal(call);
             add(&events.calls, 1);
+        }
+    }
+
+    #[inline]
+    fn signal(&self, counter: &EventFd) {
+        match &self.signaller {
+            Some(signaller) => signaller.signal(counter),
+            None => counter.signal(),
         }
     }
 }
@@ -184,6 +195,8 @@ pub(super) struct RingSlot {
     sleep: Epoll,
     notifier: Arc<Notifier>,
     events: Arc<RingEvents>,
+    /// Without one a worker writes the counters of the front end, and may wait.
+    signaller: Option<Arc<Signaller>>,
     /// Counters of the front end that the worker writes.
     counters: Mutex<Vec<Arc<EventFd>>>,
     /// One of them was full.
@@ -195,12 +208,16 @@ impl RingSlot {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(super) fn new(way: Way, events: &Arc<RingEvents>) -> io::Result<Arc<RingSlot>> {
+    pub(super) fn new(
+        way: Way,
+        events: &Arc<RingEvents>,
+        signaller: Option<Arc<Signaller>>,
+    ) -> io::Result<Arc<RingSlot>> {
         let (sleep, notifier) = (Epoll::new()?, Arc::new(Notifier::new()?));
         sleep.add(notifier.fd(), true)?;
         let cell = TakeCell::new(Box::new(None));
         let (events, counters, was_full) = (events.clone(), Mutex::default(), AtomicBool::new(false));
-        Ok(Arc::new(RingSlot { way, cell, sleep, notifier, events, counters, was_full }))
+        Ok(Arc::new(RingSlot { way, cell, sleep, notifier, events, signaller, counters, was_full }))
     }
 
     /// Counts of all rings of the port.
@@ -217,7 +234,7 @@ impl RingSlot {
             Way::FromGuest => Pages::new(setup.size, &setup.memory, &self.notifier, &self.events),
             Way::ToGuest => Pages::none(&self.events),
         };
-        let mut ring = Ring::new(setup, pages)?;
+        let mut ring = Ring::new(setup, pages, self.signaller.clone())?;
         add(&self.events.again, ring.device.to_take_again() as u64);
         self.add_kick(&mut ring);
         let mut taken = self.wait();
@@ -289,8 +306,11 @@ impl RingSlot {
     }
 
     /// Control thread: lets the worker go on that a full counter holds: the front end can fill it
-    /// and make it blocking.
+    /// and make it blocking. No counter holds one that has a signaller.
     pub(super) fn relieve(&self) {
+        if self.signaller.is_some() {
+            return;
+        }
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         // Each of them, also behind one that was full.
         if counters.iter().filter(|counter| counter.relieve()).count() > 0 {

@@ -83,9 +83,12 @@ fn a_sandbox_keeps_what_the_port_needs_in_either_role() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let listens = needs(&format!("vhost:{}", path.display()));
+    let shared = needs(&format!("vhost:{}?mode=660", path.display()));
     let connects = needs(&format!("vhost:{}?server=off", path.display()));
     assert!(listens.has(Calls::Accept) && listens.has(Calls::RemoveFiles) && !listens.has(Calls::Connect));
     assert!(connects.has(Calls::Connect) && !connects.has(Calls::RemoveFiles));
+    // Calls are writes only where all front ends are of this user.
+    assert!(!listens.has(Calls::Aio) && shared.has(Calls::Aio) && connects.has(Calls::Aio));
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl Guest {
             memory,
             format,
             features,
-            slot: RingSlot::new(way, &events).unwrap(),
+            slot: RingSlot::new(way, &events, None).unwrap(),
             pool: Pool::new(PoolConfig::default().capacity(4096)).unwrap(),
             events,
             kick: event(),

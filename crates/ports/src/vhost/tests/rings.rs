@@ -322,6 +322,29 @@ fn a_front_end_that_holds_a_worker_by_a_full_counter_is_hung_up_on_and_the_next_
 }
 
 #[test]
+fn no_front_end_of_another_user_holds_a_worker_by_a_full_counter() {
+    for options in ["mode=660", "server=off"] {
+        let mut rig = Rig::new(options, 1);
+        let mut front = if options == "server=off" {
+            let listener = std::os::unix::net::UnixListener::bind(&rig.path).unwrap();
+            FrontEnd::on(listener.accept().unwrap().0.into())
+        } else {
+            FrontEnd::connect(&rig.path)
+        };
+        front.bring_up(PLAIN, 2);
+        (0..2).for_each(|index| fill_calls(&mut front, index));
+        // Longer than the control thread lets a worker be held that writes.
+        for round in 1..=30 {
+            passes_packets(&mut rig, &mut front, 0, round);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(["call-full", "connections", "connections-ended"].map(|event| rig.event(event)), [0, 1, 0]);
+        let full = front.ring(1).call.take();
+        assert_eq!(full, u64::MAX, "the worker has called");
+    }
+}
+
+#[test]
 fn a_front_end_that_leaves_while_a_worker_is_held_by_its_counter_makes_the_next_one_wait() {
     let mut rig = Rig::new("", 1);
     let mut front = FrontEnd::connect(&rig.path);
