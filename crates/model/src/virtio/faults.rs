@@ -19,6 +19,8 @@ pub struct Faults {
     pub num_buffers: u32,
     /// Received headers that ask for what is not in the frame.
     pub header: u32,
+    /// Commands of the control queue that are refused.
+    pub command: u32,
     /// Messages that are lost.
     pub message: u32,
 }

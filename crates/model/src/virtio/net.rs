@@ -379,7 +379,8 @@ impl Machine {
         let Some(Some(Running { queue, .. })) = self.queues.get_mut(at) else { return Ok(0) };
         let Some(chain) = queue.take(transfer)? else { return Ok(0) };
         let bytes = Self::readable(transfer, &chain)?;
-        let change = self.filter.command(&bytes, features, pairs);
+        let refuses = self.injector.happens(|rates| rates.command);
+        let change = if refuses { None } else { self.filter.command(&bytes, features, pairs) };
         // VIRTIO_NET_OK, VIRTIO_NET_ERR.
         Self::fill(transfer, &chain, &[u8::from(change.is_none())])?;
         queue.put(transfer, &chain, 1, &mut self.injector)?;

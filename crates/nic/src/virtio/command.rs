@@ -11,6 +11,7 @@ use super::transport::Transport;
 use crate::common::filter::{Filter, Receive, VlanSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+use towpath_bus::BusError;
 use towpath_virtio::{Area, Driver, RingWords, Segment};
 use towpath_wire::ethernet::Mac;
 
@@ -89,7 +90,16 @@ impl Commands {
     }
 
     /// Sets queues and hash; returns how many commands were refused.
-    pub(super) fn configure<T: Transport>(&mut self, transport: &T, features: u64, pairs: u16, config: &Config) -> u32 {
+    ///
+    /// # Errors
+    /// [`BusError`] if only the first pair of queues works.
+    pub(super) fn configure<T: Transport>(
+        &mut self,
+        transport: &T,
+        features: u64,
+        pairs: u16,
+        config: &Config,
+    ) -> Result<u32, BusError> {
         let has = |bits: u64| features & bits != 0;
         let mut refused = 0;
         let mut send = |class, command, data: &[u8]| {
@@ -100,10 +110,11 @@ impl Commands {
         let hash = Hashing::find(transport, config.rss_key).and_then(|hashing| hashing.command(features, pairs));
         let hashes = hash.is_some_and(|(command, data)| send(4, command, &data));
         // Spreading packets over queues has enabled them already.
-        if has(MQ) && pairs > 1 && !(hashes && has(RSS)) {
-            send(4, 0, &pairs.to_le_bytes());
+        if has(MQ) && pairs > 1 && !(hashes && has(RSS)) && !send(4, 0, &pairs.to_le_bytes()) {
+            let what = format!("it refuses {pairs} pairs of queues (VIRTIO_NET_CTRL_MQ): queues=1 needs no command");
+            return Err(BusError::device(transport.name(), what));
         }
-        refused
+        Ok(refused)
     }
 
     /// Lets the device receive what a filter says; returns how many commands were refused. `before`

@@ -102,7 +102,7 @@ impl<T: Transport> Device<T> {
         self.transport.run()?;
         if let Some(commands) = commands {
             let mac = self.control.device_mac();
-            let refused = commands.configure(&self.transport, features, *pairs, &self.config)
+            let refused = commands.configure(&self.transport, features, *pairs, &self.config)?
                 + commands.set_filter(&self.transport, features, None, filter, mac);
             (0..refused).for_each(|_| self.control.fault(Fault::Refused));
         }

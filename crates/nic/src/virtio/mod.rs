@@ -137,7 +137,7 @@ impl<T: Transport> VirtioNet<T> {
         let pairs = if bits & features::MQ == 0 && !T::RECONNECTS { 1 } else { transport.pairs() };
         let pairs = word(PAIRS_AT, features::MQ).map_or(pairs, |most| most.min(pairs)).max(1);
         if config.queues > pairs {
-            let rule = format!("must be at most {pairs}: the device has no more");
+            let rule = format!("must be at most {pairs}: the device has no more{}", T::MORE_PAIRS);
             return Err(ConfigError { option: "queues", value: config.queues.to_string(), rule }.into());
         }
         let mut config = config;
@@ -298,10 +298,13 @@ impl<T: Transport> Port for VirtioNet<T> {
 }
 
 /// The features to negotiate. A device that offers to hash packets, but has no room for the key, is
-/// not asked for it.
+/// not asked for it. Only a back end of vhost-user knows without a command how many queues are in
+/// use.
 fn negotiable<T: Transport>(transport: &T, config: &Config, accept: Offloads) -> u64 {
     let bits = features::choose(transport.offered(), config, accept);
-    if Hashing::find(transport, config.rss_key).is_some() { bits } else { bits & !(RSS | HASH_REPORT) }
+    let hashes = Hashing::find(transport, config.rss_key).is_some();
+    let bits = if hashes { bits } else { bits & !(RSS | HASH_REPORT) };
+    if bits & CTRL_VQ != 0 || T::RECONNECTS { bits } else { bits & !features::MQ }
 }
 
 /// Pairs of queues that the device has: they decide where its control queue is.

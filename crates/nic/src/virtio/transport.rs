@@ -60,6 +60,9 @@ pub trait Transport: Send + Sync + 'static {
     /// its connection; and frames may wait in it for as long as it likes.
     const RECONNECTS: bool;
 
+    /// What makes a device have more pairs of queues, in the words of an error.
+    const MORE_PAIRS: &'static str;
+
     /// The device's name, as errors print it.
     fn name(&self) -> &str;
 

@@ -8,7 +8,7 @@ use towpath_model::iommu::Refuse;
 use towpath_model::virtio::{self as model, Device, FEATURES, Faults, VirtioBus};
 use towpath_model::wire::{Plug, Wire, cable};
 use towpath_nic::virtio::{Config, Copybreak, Filter, PciConfig, PciTransport, VirtioNet};
-use towpath_packet::port::{PortControl, RxQueue, SettingValue, State, TxQueue};
+use towpath_packet::port::{Port, PortControl, RxQueue, SettingValue, Start, State, TxQueue};
 use towpath_packet::{Batch, Checksum, Offloads, Packet, Pool, PoolConfig};
 
 type Tested = (Rig<PciTransport<VirtioBus>>, Device, Plug);
@@ -176,6 +176,23 @@ fn several_pairs_are_switched_on_and_flows_are_spread_over_them() {
         rig.end();
         assert_eq!(device.violation(), None);
     }
+}
+
+#[test]
+fn a_device_that_refuses_the_command_for_its_pairs_is_not_started() {
+    let (near, _far) = cable(256);
+    let faults = Faults { command: 1_000_000, ..Faults::default() };
+    let bus =
+        model::launch(model::Config { pairs: 2, faults, threaded: true, ..model::Config::default() }, near).unwrap();
+    let pool = bus.dma().alloc(1 << 20).unwrap();
+    // SAFETY: the region is new, and devices write only to buffers that are in flight to them.
+    let pool = unsafe { Pool::in_region(PoolConfig::default().capacity(512).chunk(2048), pool) }.unwrap();
+    let transport = PciTransport::open(bus, PciConfig::new(2, false)).unwrap();
+    let mut config = config(false, true, STRICT);
+    config.queues = 2;
+    let port = VirtioNet::open(transport, "virtio:model", config).unwrap();
+    let error = port.start(Start { pool, queues: 2, accept: Offloads::NONE }).unwrap_err().to_string();
+    assert!(error.contains("it refuses 2 pairs of queues (VIRTIO_NET_CTRL_MQ): queues=1 needs no command"), "{error}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use towpath_bus::{Bus, Dma, DmaPolicy, Flush, Mmio};
 use towpath_nic::virtio::{Config, PciConfig, PciTransport, VirtioNet};
 use towpath_packet::port::{PortControl, RxQueue, State, TxQueue};
 use towpath_packet::{Offloads, Pool, PoolConfig};
-use towpath_testing::{Need, needs};
+use towpath_testing::{Namespace, Need, needs};
 
 pub(crate) const STRICT: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Strict };
 pub(crate) const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
@@ -118,6 +118,26 @@ fn a_device_that_would_pass_by_the_iommu_is_refused() {
     let qemu = Machine::default().iommu(Width::Bits39).with(nic).start().unwrap();
     let error = PciTransport::open(qemu.open(4).unwrap(), PciConfig::new(1, false)).unwrap_err().to_string();
     assert!(error.contains("iommu_platform=on"), "{error}");
+}
+
+#[test]
+fn more_pairs_than_the_device_has_are_refused_with_their_number() {
+    let name = "more_pairs_than_the_device_has_are_refused_with_their_number";
+    if !needs(name, &[Need::Program("qemu-system-x86_64"), Need::Program("ip"), Need::Root, Need::Tun]) {
+        return;
+    }
+    // Nothing tells a device without a control queue that more than one pair is in use.
+    for (properties, most, asked) in [("mq=on", 2, 3), ("mq=on ctrl_vq=off", 1, 2), ("mq=off", 1, 2)] {
+        let space = Namespace::new("pairs");
+        let qemu = machine_on(crate::hashing::tap(&space), None, properties);
+        let transport = PciTransport::open(qemu.open(4).unwrap(), PciConfig::new(asked, false)).unwrap();
+        let mut config = Config::default();
+        config.queues = asked;
+        let error = VirtioNet::open(transport, "virtio:qtest", config).unwrap_err().to_string();
+        let mend = "QEMU: queues= of its netdev, mq=on of the device";
+        let expected = format!("queues={asked}: must be at most {most}: the device has no more ({mend})");
+        assert!(error.contains(&expected), "{properties}: {error}");
+    }
 }
 
 #[test]

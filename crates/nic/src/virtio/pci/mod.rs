@@ -170,6 +170,7 @@ impl<B: Pci> PciTransport<B> {
 impl<B: Pci> Transport for PciTransport<B> {
     type Dma = B::Dma;
     const RECONNECTS: bool = false;
+    const MORE_PAIRS: &'static str = " (QEMU: queues= of its netdev, mq=on of the device)";
 
     fn name(&self) -> &str {
         &self.name

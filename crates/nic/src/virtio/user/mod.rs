@@ -256,6 +256,7 @@ impl Transport for UserTransport {
 
     fn dma(&self) -> &UserDma {
         &self.dma
+    const MORE_PAIRS: &'static str = " (queues= of the back end)";
     }
 
     fn offered(&self) -> u64 {
