@@ -147,6 +147,9 @@ pub enum MapError {
         /// Offset of the first page that does not follow.
         offset: usize,
     },
+    /// The device does not have the memory yet: it may have it at the next attempt.
+    #[error("the device does not have the memory yet")]
+    Pending,
     /// The memory could not be allocated.
     #[error(transparent)]
     Region(#[from] RegionError),

@@ -296,7 +296,11 @@ impl<D: Dma> DmaMapper<D> {
         }
         self.unmap_unused();
         self.external = true;
-        self.domain.map_external(region).inspect_err(|_| self.unmappable.push(region.downgrade())).is_ok()
+        let mapped = self.domain.map_external(region);
+        if mapped.as_ref().is_err_and(|error| !matches!(error, MapError::Pending)) {
+            self.unmappable.push(region.downgrade());
+        }
+        mapped.is_ok()
     }
 
     /// Unmaps external memory without another handle; called when a queue is idle. Its buffers have

@@ -46,6 +46,10 @@ pub(crate) struct State {
     pub(crate) ended: u32,
     /// Closes the connection.
     closes: bool,
+    /// Replies wait until this is false.
+    pub(crate) silent: bool,
+    /// Memory tables are refused.
+    pub(crate) refuses_memory: bool,
 }
 
 /// A back end that listens at a path.
@@ -277,6 +281,11 @@ impl State {
         }
         self.tables += 1;
     }
+
+    /// The acknowledgement of a request.
+    fn acknowledgement(&self, request: Request) -> u64 {
+        u64::from(self.refuses_memory && request == Request::SetMemTable)
+    }
 }
 
 fn read(regions: &Regions, place: RegionPlace, len: u32) -> Vec<u8> {
@@ -289,7 +298,20 @@ fn serve(listener: &UnixListener, shared: &(Mutex<State>, Condvar)) {
     for socket in listener.incoming() {
         let mut channel = Channel::new(socket.unwrap().into());
         shared.0.lock().unwrap().connections += 1;
-        while !shared.0.lock().unwrap().closes {
+        let mut replies = Vec::new();
+        loop {
+            let (closes, silent) = {
+                let state = shared.0.lock().unwrap();
+                (state.closes, state.silent)
+            };
+            if closes {
+                break;
+            }
+            if !silent {
+                replies.drain(..).for_each(|(request, bytes): (_, Vec<u8>)| {
+                    let _ = channel.reply(request, &bytes, &[]);
+                });
+            }
             let message = match channel.receive_until(Instant::now() + Duration::from_millis(20)) {
                 Ok(message) => message,
                 Err(ChannelError::TimedOut) => continue,
@@ -297,11 +319,11 @@ fn serve(listener: &UnixListener, shared: &(Mutex<State>, Condvar)) {
             };
             let request = Request::from_number(message.number).unwrap();
             let wants = message.needs_reply;
-            let reply = shared.0.lock().unwrap().message(request, message);
-            let reply = reply.or_else(|| wants.then(|| 0u64.to_ne_bytes().into()));
-            if let Some(bytes) = reply {
-                let _ = channel.reply(request, &bytes, &[]);
-            }
+            let mut state = shared.0.lock().unwrap();
+            let reply = state.message(request, message);
+            let reply = reply.or_else(|| wants.then(|| state.acknowledgement(request).to_ne_bytes().into()));
+            drop(state);
+            replies.extend(reply.map(|bytes| (request, bytes)));
             shared.1.notify_all();
         }
         drop(channel);

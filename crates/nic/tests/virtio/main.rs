@@ -14,6 +14,7 @@ mod chains;
 mod filter;
 mod frames;
 mod hashing;
+mod memory;
 mod model;
 mod qtest;
 mod rig;

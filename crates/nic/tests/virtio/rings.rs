@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 use towpath_nic::virtio::{Config, Copybreak, UserConfig, UserTransport, VirtioNet};
 use towpath_packet::port::{PortControl, RxQueue, SettingValue, State, TxQueue, Wake};
-use towpath_packet::{
-    Backing, Batch, Checksum, DropReason, ExtBufOwner, ExtBufPool, Gso, GsoKind, Offloads, Packet, Region, UntrustedMem,
-};
+use towpath_packet::{Backing, Batch, Checksum, DropReason, Gso, GsoKind, Offloads, Packet};
 
-fn config(edit: impl FnOnce(&mut Config)) -> Config {
+pub(crate) fn config(edit: impl FnOnce(&mut Config)) -> Config {
     let mut config = Config::default();
     config.ring = 32;
     edit(&mut config);
@@ -176,45 +174,6 @@ fn a_packet_that_needs_what_was_not_negotiated_is_dropped_by_name_in_both_direct
     rig.end();
 }
 
-struct Owner;
-
-impl ExtBufOwner for Owner {
-    fn on_free(&self) {}
-}
-
-#[test]
-fn a_page_of_an_application_goes_out_as_it_is_and_its_memory_is_shared_on_the_way() {
-    let backend = Backend::new(EVERYTHING, 1);
-    let mut rig = Rig::new(config(|_| {}), &backend);
-    let memory = UntrustedMem::new(Region::new(1 << 16, Backing::Memfd).unwrap());
-    let bytes = frame(9, 1400);
-    assert!(memory.put(8192, &bytes));
-    let mut pages = ExtBufPool::new(16, memory, Arc::new(Owner)).unwrap();
-    let shared = |backend: &Backend| {
-        let state = backend.lock();
-        (state.tables, state.regions.len())
-    };
-    let (tables, regions) = shared(&backend);
-    for _ in 0..3 {
-        let page = pages.packet(8192, bytes.len(), 0).unwrap();
-        assert!(rig.send(0, page));
-    }
-    assert_eq!(shared(&backend), (tables + 1, regions + 1));
-    let got = backend.take(0);
-    assert!(got.iter().all(|got| got[HEADER..] == bytes) && got.len() == 3);
-    assert_eq!(rig.tx[0].reclaim(), 3);
-    assert_eq!((rig.control.faults().bounced, pages.reclaim(16, |_, _| {})), (0, 3));
-    // An application without a file of its memory is copied.
-    let private = UntrustedMem::new(Region::new(1 << 16, Backing::Anonymous).unwrap());
-    assert!(private.put(0, &bytes));
-    let mut private = ExtBufPool::new(16, private, Arc::new(Owner)).unwrap();
-    let page = private.packet(0, bytes.len(), 0).unwrap();
-    assert!(rig.send(0, page));
-    assert_eq!(backend.take(0)[0][HEADER..], bytes);
-    assert_eq!(rig.control.faults().bounced, 1);
-    rig.end();
-}
-
 #[test]
 fn bytes_that_lie_in_no_region_are_copied_and_counted_and_their_owners_dropped_once() {
     let backend = Backend::new(EVERYTHING, 1);
@@ -312,7 +271,7 @@ fn a_sleeping_worker_is_called_and_a_busy_one_is_not() {
 }
 
 /// Runs the queues until something is true.
-fn until(rig: &mut Rig, mut done: impl FnMut(&mut Rig) -> bool) {
+pub(crate) fn until(rig: &mut Rig, mut done: impl FnMut(&mut Rig) -> bool) {
     let begun = Instant::now();
     while !done(rig) {
         assert!(begun.elapsed() < PATIENCE, "waited in vain");

@@ -16,7 +16,7 @@ use super::super::features::{
 };
 use super::super::transport::QueueSetup;
 use super::Terms;
-use super::dma::SharedRegion;
+use super::memory::SharedRegion;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 use towpath_bus::BusError;
@@ -48,6 +48,23 @@ const ABSENT: u64 = MAC
 const FEATURES_OK: u64 = 0xb;
 const DRIVER_OK: u64 = 0xf;
 
+/// A memory table that was sent.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    /// The request that the back end replies to.
+    request: Request,
+    version: u64,
+    /// When it counts as silent.
+    deadline: Instant,
+}
+
+/// What became of a memory table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answer {
+    pub(super) version: u64,
+    pub(super) taken: bool,
+}
+
 /// A connection whose other side has answered.
 pub(in super::super) struct Connection {
     channel: Channel,
@@ -55,8 +72,10 @@ pub(in super::super) struct Connection {
     offered: u64,
     protocol: u64,
     pairs: u16,
-    /// The back end has a table of memory.
-    has_memory: bool,
+    /// The version of the memory table that the back end has; `None` before it has any.
+    told: Option<u64>,
+    /// A table that it has not acknowledged yet.
+    asked: Option<Asked>,
     /// The rings that are set up.
     queues: Vec<u16>,
     /// These terms, and all memory, were sent to it.
@@ -76,7 +95,8 @@ impl Connection {
             offered: 0,
             protocol: 0,
             pairs: 1,
-            has_memory: false,
+            told: None,
+            asked: None,
             queues,
             prepared: None,
             is_found: false,
@@ -130,6 +150,10 @@ impl Connection {
     }
 
     fn reply(&mut self, request: Request) -> Result<Vec<u8>, BusError> {
+        if let Some(Asked { request, deadline, .. }) = self.asked.take() {
+            // Replies come in order.
+            self.channel.receive_reply(request, deadline).map_err(|error| self.failed(request, error))?;
+        }
         let reply = self.channel.receive_reply(request, Instant::now() + PATIENCE);
         // Descriptors that come with it are closed.
         reply.map(|message| message.payload).map_err(|error| self.failed(request, error))
@@ -143,18 +167,31 @@ impl Connection {
     /// Sends a request that has no reply of its own, and waits until it is done, if the back end
     /// can tell.
     fn finish(&mut self, request: Request, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), BusError> {
-        let acknowledges = self.protocol & protocol::REPLY_ACK != 0;
-        self.channel.request(request, payload, fds, acknowledges).map_err(|error| self.failed(request, error))?;
-        if !acknowledges {
-            // Requests are done in order.
-            return self.ask(Request::GetFeatures).map(drop);
-        }
-        let reply = self.reply(request)?;
+        let replied = self.send_to_finish(request, payload, fds)?;
+        let reply = self.reply(replied)?;
         match read_u64(&reply) {
             Ok(0) => Ok(()),
+            Ok(_) if replied != request => Ok(()),
             Ok(error) => Err(self.failed(request, format!("refused ({error})"))),
             Err(error) => Err(self.failed(request, error)),
         }
+    }
+
+    /// The first half of that: returns the request whose reply comes when this one is done.
+    fn send_to_finish(
+        &mut self,
+        request: Request,
+        payload: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Request, BusError> {
+        let acknowledges = self.protocol & protocol::REPLY_ACK != 0;
+        self.channel.request(request, payload, fds, acknowledges).map_err(|error| self.failed(request, error))?;
+        if acknowledges {
+            return Ok(request);
+        }
+        // Requests are done in order.
+        self.send(Request::GetFeatures, &[])?;
+        Ok(Request::GetFeatures)
     }
 
     fn set_status(&mut self, status: u64) -> Result<(), BusError> {
@@ -190,24 +227,54 @@ impl Connection {
         self.set_status(FEATURES_OK)
     }
 
-    /// Names all memory that is shared, if there is any.
-    pub(super) fn set_memory(&mut self, regions: &[SharedRegion]) -> Result<(), BusError> {
-        let region = |shared: &SharedRegion| MemoryRegion {
-            guest: shared.address,
-            size: shared.len as u64,
-            user: shared.address,
-            offset: shared.offset,
-        };
-        let table = MemoryTable { regions: regions.iter().map(region).collect() };
-        let fds: Vec<_> = regions.iter().map(|shared| shared.file.as_fd()).collect();
-        self.finish(Request::SetMemTable, &table.to_bytes(), &fds)?;
-        self.has_memory = true;
+    /// Names all memory that is shared, and waits until the back end has it.
+    pub(super) fn set_memory(&mut self, regions: &[&SharedRegion], version: u64) -> Result<(), BusError> {
+        let (table, fds) = table(regions);
+        self.finish(Request::SetMemTable, &table, &fds)?;
+        self.told = Some(version);
         Ok(())
     }
 
-    /// Whether a change of the memory has to be sent.
-    pub(super) fn has_memory(&self) -> bool {
-        self.has_memory
+    /// The same without a wait: the [answer](Connection::answer) comes later.
+    pub(super) fn offer_memory(&mut self, regions: &[&SharedRegion], version: u64) -> Result<(), BusError> {
+        let (table, fds) = table(regions);
+        let request = self.send_to_finish(Request::SetMemTable, &table, &fds)?;
+        self.asked = Some(Asked { request, version, deadline: Instant::now() + PATIENCE });
+        Ok(())
+    }
+
+    /// What became of a table that was offered, if that is known now.
+    ///
+    /// # Errors
+    /// [`BusError`]: the other side has closed, is silent, or sends what was not asked for.
+    pub(super) fn answer(&mut self) -> Result<Option<Answer>, BusError> {
+        let asked = self.asked;
+        let request = asked.map_or(Request::GetFeatures, |asked| asked.request);
+        let message = self.channel.receive().map_err(|error| self.failed(request, error))?;
+        match (message, asked) {
+            (None, Some(asked)) if Instant::now() >= asked.deadline => Err(self.failed(request, "no reply in time")),
+            (None, _) => Ok(None),
+            (Some(message), Some(Asked { version, .. })) if message.is_reply && message.number == request.number() => {
+                let word = read_u64(&message.payload).map_err(|error| self.failed(request, error))?;
+                (self.asked, self.told) = (None, Some(version));
+                Ok(Some(Answer { version, taken: word == 0 || request != Request::SetMemTable }))
+            }
+            (Some(_), _) => Err(self.failed(request, "a message that was not asked for")),
+        }
+    }
+
+    /// The version of the memory table that the back end has, if it has any.
+    pub(super) fn told(&self) -> Option<u64> {
+        self.told
+    }
+
+    /// Whether an answer is outstanding.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    pub(super) fn refuses_memory(&self) -> BusError {
+        self.failed(Request::SetMemTable, "refused, without a new region")
     }
 
     pub(super) fn set_queue(&mut self, queue: u16, setup: &QueueSetup, kick: &EventFd) -> Result<(), BusError> {
@@ -255,4 +322,16 @@ impl Connection {
         });
         stopped.is_ok() || self.is_lost()
     }
+}
+
+/// A memory table, and the files of its regions.
+fn table<'a>(regions: &[&'a SharedRegion]) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
+    let region = |shared: &&SharedRegion| MemoryRegion {
+        guest: shared.address,
+        size: shared.len as u64,
+        user: shared.address,
+        offset: shared.offset,
+    };
+    let table = MemoryTable { regions: regions.iter().map(region).collect() };
+    (table.to_bytes(), regions.iter().map(|shared| shared.file.as_fd()).collect())
 }

@@ -1,23 +1,12 @@
 //! The memory that is shared with a back end.
 
 use super::Shared;
-use std::os::fd::OwnedFd;
+use super::connection::Connection;
+use super::memory::SharedRegion;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use towpath_bus::{Access, Dma, Iova, Limits, MapError, NoWindow};
 use towpath_packet::{Backing, Region, RegionHandle};
-use towpath_virtio::vhost_user::MAX_REGIONS;
-
-/// A region that the back end maps.
-#[derive(Debug)]
-pub(in super::super) struct SharedRegion {
-    /// Its address in this process, by which both sides name it.
-    pub(super) address: u64,
-    pub(super) len: usize,
-    pub(super) file: OwnedFd,
-    /// Where it begins in its file.
-    pub(super) offset: u64,
-}
 
 /// Memory in files: a region that has none, like memory of huge pages, can't be shared. There is no
 /// IOMMU: what is shared, the back end reaches until the end.
@@ -27,29 +16,10 @@ pub struct UserDma {
     limits: Arc<Limits>,
 }
 
-impl SharedRegion {
-    pub(super) fn try_clone(&self) -> std::io::Result<SharedRegion> {
-        let SharedRegion { address, len, ref file, offset } = *self;
-        Ok(SharedRegion { address, len, file: file.try_clone()?, offset })
-    }
-}
-
 impl UserDma {
     pub(super) fn new(shared: Arc<Shared>) -> UserDma {
         let limits = Limits::new(false, towpath_sys::mmap::page_size(), vec![1..=u64::MAX]);
         UserDma { shared, limits: Arc::new(limits) }
-    }
-
-    /// Tells a back end that has a table of the new one.
-    fn tell(&self, state: &mut super::State) -> Result<(), MapError> {
-        state.version += 1;
-        let super::State { connection, regions, .. } = state;
-        match connection {
-            Some(connection) if connection.has_memory() => {
-                connection.set_memory(regions).map_err(|_| MapError::Refused("the back end did not take the memory"))
-            }
-            _ => Ok(()),
-        }
     }
 }
 
@@ -84,12 +54,11 @@ unsafe impl Dma for UserDma {
         let address = region.base().addr().get() as u64;
         let iova = Iova::new(address).ok_or(MapError::Foreign)?;
         let mut state = self.shared.state();
-        if state.regions.len() >= MAX_REGIONS {
-            return Err(MapError::Mappings { limit: MAX_REGIONS as u64 });
-        }
-        state.regions.push(SharedRegion { address, len: region.len(), file, offset });
-        self.tell(&mut state).inspect_err(|_| drop(state.regions.pop()))?;
-        Ok(iova)
+        state.regions.remove_gone();
+        state.regions.add(region, SharedRegion { address, len: region.len(), file, offset })?;
+        state.sync();
+        let told = state.connection.as_ref().and_then(Connection::told);
+        state.regions.map(iova, told)
     }
 
     unsafe fn map(&self, _: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {
@@ -98,8 +67,10 @@ unsafe impl Dma for UserDma {
 
     fn unmap(&self, iova: Iova, _: usize) -> Result<(), MapError> {
         let mut state = self.shared.state();
-        state.regions.retain(|region| region.address != iova.get());
-        self.tell(&mut state)
+        state.regions.remove(iova);
+        // What the back end maps until it has the new table is its own mapping of the file.
+        state.sync();
+        Ok(())
     }
 
     fn window(&self, _: u32, _: usize) -> Result<NoWindow, MapError> {

@@ -23,10 +23,12 @@
 //! | `mod` | [`UserTransport`]: the device |
 //! | `connection` | requests and replies; the order in which a back end is set up |
 //! | `search` | the thread that looks for the next back end |
-//! | `dma` | [`UserDma`]: the memory that is shared |
+//! | `dma` | [`UserDma`]: memory as the driver maps it |
+//! | `memory` | the regions that are shared, and how far the back end has them |
 
 mod connection;
 mod dma;
+mod memory;
 mod search;
 
 pub use dma::UserDma;
@@ -34,7 +36,7 @@ pub use dma::UserDma;
 use super::transport::{Condition, QueueSetup, Transport};
 use crate::sync::{Mutex, MutexGuard, lock};
 use connection::Connection;
-use dma::SharedRegion;
+use memory::SharedRegions;
 use search::{NONE, Order, Search, Searcher};
 use std::borrow::Cow;
 use std::io;
@@ -98,9 +100,7 @@ pub(super) struct State {
     /// The connection took the place of another one, and the queues are not set up.
     is_new: bool,
     terms: Option<Terms>,
-    pub(super) regions: Vec<SharedRegion>,
-    /// Counts changes of the regions.
-    pub(super) version: u64,
+    pub(super) regions: SharedRegions,
     search: Search,
     /// Why there is no connection.
     why: Cow<'static, str>,
@@ -155,8 +155,7 @@ impl UserTransport {
             connection: None,
             is_new: false,
             terms: None,
-            regions: Vec::new(),
-            version: 0,
+            regions: SharedRegions::default(),
             search: Search::Idle,
             why: NONE,
         });
@@ -193,8 +192,16 @@ impl UserTransport {
 impl State {
     /// What is sent to the next back end.
     fn order(&self) -> io::Result<Order> {
-        let regions = self.regions.iter().map(SharedRegion::try_clone).collect::<io::Result<_>>()?;
-        Ok(Order { terms: self.terms, regions, version: self.version })
+        Ok(Order { terms: self.terms, regions: self.regions.copy()?, version: self.regions.version() })
+    }
+
+    /// Takes what the back end has sent, and tells it of changed memory. A connection that was lost
+    /// is given up.
+    pub(super) fn sync(&mut self) {
+        let State { connection, regions, .. } = self;
+        if connection.as_mut().is_some_and(|connection| regions.sync(connection).is_err()) {
+            *connection = None;
+        }
     }
 
     fn adopt(&mut self, connection: Connection, events: &Epoll) -> io::Result<()> {
@@ -249,6 +256,7 @@ impl Shared {
 impl Transport for UserTransport {
     type Dma = UserDma;
     const RECONNECTS: bool = true;
+    const MORE_PAIRS: &'static str = " (queues= of the back end)";
 
     fn name(&self) -> &str {
         &self.shared.name
@@ -256,7 +264,6 @@ impl Transport for UserTransport {
 
     fn dma(&self) -> &UserDma {
         &self.dma
-    const MORE_PAIRS: &'static str = " (queues= of the back end)";
     }
 
     fn offered(&self) -> u64 {
@@ -286,7 +293,7 @@ impl Transport for UserTransport {
                 return Ok(());
             }
             connection.negotiate(terms, &self.shared.calls)?;
-            connection.set_memory(regions)
+            connection.set_memory(&regions.table(), regions.version())
         })
     }
 
@@ -304,19 +311,15 @@ impl Transport for UserTransport {
 
     fn condition(&self) -> Condition {
         let mut state = self.shared.state();
-        if let Some(connection) = &mut state.connection
-            && connection.is_lost()
-        {
-            state.connection = None;
-        }
+        state.sync();
         if state.connection.is_some() {
             return if state.is_new { Condition::Back } else { Condition::Up };
         }
         self.shared.found.clear();
         match std::mem::replace(&mut state.search, Search::Idle) {
             // The back end that was found lacks memory that was shared meanwhile.
-            Search::Done(Ok(Some((connection, version)))) if version == state.version => {
-                match state.adopt(connection, &self.shared.events) {
+            Search::Done(Ok(Some((connection, version)))) if version == state.regions.version() => {
+                match state.adopt(*connection, &self.shared.events) {
                     Ok(()) => return Condition::Back,
                     Err(error) => state.why = error.to_string().into(),
                 }

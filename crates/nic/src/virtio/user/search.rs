@@ -9,7 +9,7 @@
 //! A thread that waits for an answer is not waited for at the end of the transport.
 
 use super::connection::Connection;
-use super::dma::SharedRegion;
+use super::memory::SharedRegion;
 use super::{Shared, Terms};
 use std::borrow::Cow;
 use std::io;
@@ -22,7 +22,7 @@ pub(super) struct Order {
     /// `None` before the driver has set any.
     pub(super) terms: Option<Terms>,
     pub(super) regions: Vec<SharedRegion>,
-    /// The regions' [version](super::State::version).
+    /// The regions' [version](super::memory::SharedRegions::version).
     pub(super) version: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Search {
     /// The thread is at it.
     Running,
     /// It has found a back end, with the regions of a version; or none.
-    Done(Result<Option<(Connection, u64)>, BusError>),
+    Done(Result<Option<(Box<Connection>, u64)>, BusError>),
 }
 
 /// The thread, which ends with this.
@@ -58,10 +58,10 @@ fn run(shared: &Shared, orders: &Receiver<Order>) {
             let Some(mut connection) = found else { return Ok(None) };
             if let Some(terms) = terms {
                 connection.negotiate(terms, &shared.calls)?;
-                connection.set_memory(&regions)?;
+                connection.set_memory(&regions.iter().collect::<Vec<_>>(), version)?;
                 connection.set_prepared(terms);
             }
-            Ok(Some((connection, version)))
+            Ok(Some((Box::new(connection), version)))
         });
         let wakes = matches!(found, Ok(Some(_)));
         shared.state().search = Search::Done(found);
