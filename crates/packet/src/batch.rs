@@ -75,6 +75,14 @@ impl<const N: usize> Batch<N> {
         self.len = len;
     }
 
+    /// Adds packets of an iterator at the end, as many as there is room for.
+    #[inline]
+    pub fn fill(&mut self, packets: &mut impl Iterator<Item = Packet>) {
+        let room = self.room();
+        // SAFETY: at most as many as there is room for.
+        unsafe { self.extend_unchecked(packets.take(room)) };
+    }
+
     /// Puts a packet back in front of all others.
     ///
     /// # Errors
@@ -305,6 +313,24 @@ mod tests {
         batch.push_front(first).unwrap();
         assert_eq!(numbers(&batch), [0, 3, 4, 5, 6, 7]);
         drop((batch.drain_front(9).count(), batch, cache));
+        assert_eq!(pool.stats().free, 32);
+    }
+
+    #[test]
+    fn a_batch_is_filled_from_an_iterator_that_keeps_what_has_no_room() {
+        let pool = Pool::new(PoolConfig::default().capacity(32).backing(Backing::Anonymous)).unwrap();
+        let mut cache = pool.cache(Direction::Tx).unwrap();
+        let mut batch = Batch::<4>::new();
+        batch.push(Packet::copy_from(&mut cache, &[0]).unwrap()).unwrap();
+        let mut packets = (1..7).map(|n| Packet::copy_from(&mut cache, &[n]).unwrap());
+        let mut numbers = || {
+            batch.fill(&mut packets);
+            let numbers = batch.iter().map(|packet| packet.linear()[0]).collect::<Vec<_>>();
+            batch.drain_front(4);
+            numbers
+        };
+        assert_eq!([numbers(), numbers(), numbers()], [vec![0, 1, 2, 3], vec![4, 5, 6], vec![]]);
+        drop(cache);
         assert_eq!(pool.stats().free, 32);
     }
 

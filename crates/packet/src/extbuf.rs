@@ -67,13 +67,15 @@ pub(crate) struct Token {
 /// let bufs = ExtBufPool::new(1, pool.region().unwrap().clone(), Arc::new(Owner));
 /// ```
 pub struct ExtBufPool {
-    /// Metas that are free.
-    free: Vec<NonNull<Meta>>,
+    /// Metas that are free; linked.
+    free: *mut Meta,
+    /// How many these are.
+    free_len: usize,
     /// Metas that were freed and not reclaimed yet; linked.
     freed: *mut Meta,
     capacity: usize,
     memory: UntrustedMem,
-    handle: Arc<Handle>,
+    handle: Handle,
 }
 
 // SAFETY: the Metas in both fields are free ones of a pool that the handle keeps alive, and nothing
@@ -92,35 +94,29 @@ impl ExtBufPool {
         }
         let config = PoolConfig::default().capacity(capacity).max_caches(0);
         let shared = PoolShared::new(&config, Kind::ExtBuf(owner), Some(memory.handle().clone()))?;
-        let handle = Arc::new(Handle::new(shared));
-        let (mut free, mut at) = (Vec::with_capacity(capacity), handle.shared().take_returned());
-        while let Some(meta) = NonNull::new(at) {
-            free.push(meta);
-            // SAFETY: taking the list made its chunks ours.
-            at = unsafe { meta.as_ref().next };
-        }
-        // The first addresses are used first.
-        free.reverse();
-        Ok(ExtBufPool { free, freed: null_mut(), capacity, memory, handle })
+        let handle = Handle::new(shared);
+        // All of them: external buffers lie in no magazine.
+        let free = handle.shared().take_returned();
+        Ok(ExtBufPool { free, free_len: capacity, freed: null_mut(), capacity, memory, handle })
     }
 
     /// Bytes of memory for the metadata of `capacity` buffers, whether they are touched or not.
     pub fn metadata_bytes(capacity: usize) -> usize {
-        let lists = size_of::<NonNull<Meta>>() + size_of::<Token>() + size_of::<u32>();
-        (capacity * size_of::<Meta>()).next_multiple_of(page_size()) + capacity * lists
+        let tables = size_of::<Token>() + size_of::<u32>();
+        (capacity * size_of::<Meta>()).next_multiple_of(page_size()) + capacity * tables
     }
 
     /// Buffers that can be attached now. Freed ones count once they are
     /// [reclaimed](ExtBufPool::reclaim).
     #[inline]
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.free_len
     }
 
     /// Buffers that are attached, or freed and not reclaimed.
     #[inline]
     pub fn in_use(&self) -> usize {
-        self.capacity - self.free.len()
+        self.capacity - self.free_len
     }
 
     /// A fragment of `len` bytes at `offset` of the region. `token` can be reclaimed when its last
@@ -157,9 +153,12 @@ impl ExtBufPool {
     fn get(&mut self, offset: usize, len: usize, token: u64) -> Option<(NonNull<Meta>, NonNull<u8>, u16)> {
         let at = self.memory.at(offset, len)?;
         let len = u16::try_from(len).ok().filter(|&len| len > 0)?;
-        let meta = self.free.pop()?;
+        let meta = NonNull::new(self.free)?;
         // SAFETY: the Meta was in `free`, so it is ours; it is of this pool.
-        unsafe { self.handle.shared().set_token(meta, Token { value: token, len }) };
+        unsafe {
+            (self.free, self.free_len) = (meta.as_ref().next, self.free_len - 1);
+            self.handle.shared().set_token(meta, Token { value: token, len });
+        }
         Some((meta, at, len))
     }
 
@@ -176,21 +175,28 @@ impl ExtBufPool {
     /// which they were dropped.
     #[inline]
     pub fn reclaim(&mut self, most: usize, mut each: impl FnMut(u64, u16)) -> usize {
-        let (mut n, shared) = (0, self.handle.shared());
+        let mut n = 0;
         while n < most {
             if self.freed.is_null() {
-                self.freed = shared.take_returned();
+                self.freed = self.handle.shared().take_returned();
             }
-            let Some(meta) = NonNull::new(self.freed) else { break };
-            // SAFETY: taking the list made its chunks ours; they are of this pool.
-            let Token { value: token, len } = unsafe { shared.token(meta) };
-            // SAFETY: as above.
-            self.freed = unsafe { meta.as_ref().next };
-            // The vector has room for every Meta of the pool.
-            self.free.push(meta);
-            // The state is complete here: the closure may panic.
-            each(token, len);
-            n += 1;
+            let mut at = self.freed;
+            let mut run = ReclaimRun { pool: self, last: None, len: 0 };
+            while n < most
+                && let Some(meta) = NonNull::new(at)
+            {
+                // SAFETY: taking the list made its chunks ours; they are of this pool.
+                let Token { value: token, len } = unsafe { run.pool.handle.shared().token(meta) };
+                // SAFETY: as above.
+                at = unsafe { meta.as_ref().next };
+                (run.last, run.len) = (Some(meta), run.len + 1);
+                // The run is complete here: the closure may panic.
+                each(token, len);
+                n += 1;
+            }
+            if run.last.is_none() {
+                break;
+            }
         }
         n
     }
@@ -201,12 +207,34 @@ impl ExtBufPool {
     }
 }
 
+/// Metas from the front of [`ExtBufPool::freed`] whose tokens were reclaimed. They are free when it
+/// is dropped.
+struct ReclaimRun<'a> {
+    pool: &'a mut ExtBufPool,
+    last: Option<NonNull<Meta>>,
+    len: usize,
+}
+
+impl Drop for ReclaimRun<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let Some(mut last) = self.last else { return };
+        // SAFETY: the Metas from `freed` up to `last` are ours.
+        let rest = unsafe { std::mem::replace(&mut last.as_mut().next, self.pool.free) };
+        self.pool.free = std::mem::replace(&mut self.pool.freed, rest);
+        self.pool.free_len += self.len;
+    }
+}
+
 impl Drop for ExtBufPool {
     /// Returns the free Metas, so that the last attached buffer frees the pool.
     fn drop(&mut self) {
-        for meta in self.free.drain(..) {
+        while let Some(meta) = NonNull::new(self.free) {
             // SAFETY: free and ours; linked in front of the freed ones. It stands for no buffer.
-            unsafe { ((*meta.as_ptr()).next, (*meta.as_ptr()).flags) = (self.freed, 0) };
+            unsafe {
+                self.free = meta.as_ref().next;
+                ((*meta.as_ptr()).next, (*meta.as_ptr()).flags) = (self.freed, 0);
+            }
             self.freed = meta.as_ptr();
         }
         if let Some(first) = NonNull::new(self.freed) {

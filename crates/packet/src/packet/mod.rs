@@ -280,7 +280,8 @@ impl Packet {
     pub fn push_back_array<const N: usize>(&mut self, n: usize) -> Result<&mut [u8; N], NoRoom> {
         let at = self.spare();
         let meta = self.meta_mut();
-        if n.max(N) > usize::from(meta.room.tailroom) || meta.room.frags != 0 {
+        let room = usize::from(meta.room.tailroom);
+        if n > room || N > room || meta.room.frags != 0 {
             return Err(NoRoom);
         }
         meta.room.tailroom -= n as u16;

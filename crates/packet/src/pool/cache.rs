@@ -169,35 +169,66 @@ impl Cache {
         let mut left = batch.drain_front(n);
         let mut free_run = FreeRun::new();
         while let Some(packets) = left.peek() {
-            // SAFETY: the handle keeps the depot alive.
-            let magazine = unsafe { self.loaded.open() };
-            let mut run = 0;
-            for (slot, packet) in magazine.slots[..self.fill][magazine.len..].iter_mut().zip(packets) {
-                let meta = packet.as_meta();
-                // SAFETY: the packet owns its chain; if the chain is added, the head goes into the
-                // magazine.
-                if self.direct != Some(meta.owner) || !unsafe { free_run.add(meta.next, meta.owner) } {
-                    break;
-                }
-                *slot = packet.as_ptr();
-                run += 1;
-            }
-            magazine.len += run;
-            // SAFETY: the magazine and `free_run` own the chunks of the first `run` packets now.
-            unsafe { left.forget(run) };
-            let others = left.peek().zip(self.direct).map_or(0, |(packets, own)| {
-                // SAFETY: the packets own their chains, and those that are added are forgotten
-                // below.
-                packets.iter().take_while(|packet| unsafe { free_run.add_packet(packet.as_ptr(), own) }).count()
-            });
-            // SAFETY: `free_run` owns the chains of the next `others` packets now.
+            let own = self.free_own(packets);
+            // SAFETY: the magazine owns the chunks of these packets now.
+            unsafe { left.forget(own) };
+            // SAFETY: the packets own their chains, and those that are added are forgotten.
+            let others = left.peek().zip(self.direct).map_or(0, |(packets, own)| unsafe { free_run.add(packets, own) });
+            // SAFETY: `free_run` owns the chains of these packets now.
             unsafe { left.forget(others) };
-            if others == 0
+            if others > 0 {
+                continue;
+            }
+            let heads = left.peek().map_or(0, |packets| self.free_heads(packets, &mut free_run));
+            // SAFETY: the magazine and `free_run` own the chunks of these packets now.
+            unsafe { left.forget(heads) };
+            if heads == 0
                 && let Some(odd) = left.next()
             {
                 self.free(odd);
             }
         }
+    }
+
+    /// Moves the chunks of packets from the front that are one chunk of this pool each into the
+    /// magazine, as many as it has room for; returns their number. The caller forgets them.
+    #[inline]
+    fn free_own(&mut self, packets: &[Packet]) -> usize {
+        let Some(own) = self.direct else { return 0 };
+        // SAFETY: the handle keeps the depot alive.
+        let magazine = unsafe { self.loaded.open() };
+        let mut freed = 0;
+        for (slot, packet) in magazine.slots[..self.fill][magazine.len..].iter_mut().zip(packets) {
+            let meta = packet.as_meta();
+            if meta.owner != own || !meta.next.is_null() {
+                break;
+            }
+            *slot = packet.as_ptr();
+            freed += 1;
+        }
+        magazine.len += freed;
+        freed
+    }
+
+    /// As [`free_own`](Cache::free_own), for packets with fragments of one other pool each, which
+    /// go to `free_run`.
+    #[inline(never)]
+    fn free_heads(&mut self, packets: &[Packet], free_run: &mut FreeRun) -> usize {
+        // SAFETY: the handle keeps the depot alive.
+        let magazine = unsafe { self.loaded.open() };
+        let mut freed = 0;
+        for (slot, packet) in magazine.slots[..self.fill][magazine.len..].iter_mut().zip(packets) {
+            let meta = packet.as_meta();
+            // SAFETY: the packet owns its chain; if the chain is added, the head goes into the
+            // magazine.
+            if self.direct != Some(meta.owner) || !unsafe { free_run.add_chain(meta.next, meta.owner) } {
+                break;
+            }
+            *slot = packet.as_ptr();
+            freed += 1;
+        }
+        magazine.len += freed;
+        freed
     }
 
     /// A free chunk of this pool, not prepared in any way.

@@ -10,6 +10,7 @@
 use super::shared::{Kind, PoolShared, destroy};
 use crate::meta::Meta;
 use crate::owned;
+use crate::packet::Packet;
 use crate::sync::{AtomicPtr, Ordering};
 use std::ptr::{NonNull, null_mut};
 
@@ -197,13 +198,32 @@ impl FreeRun {
         FreeRun(None)
     }
 
+    /// Adds packets from the front of which all chunks are of one pool other than `own`; returns
+    /// their number.
+    ///
+    /// # Safety
+    /// The caller owns the packets, and gives up those that are added.
+    #[inline]
+    pub(super) unsafe fn add(&mut self, packets: &[Packet], own: NonNull<PoolShared>) -> usize {
+        let mut added = 0;
+        while let Some(packet) = packets.get(added).filter(|packet| packet.as_meta().owner != own) {
+            // SAFETY: the packet owns its chain.
+            if !unsafe { self.add_chain(packet.as_ptr(), own) } {
+                break;
+            }
+            added += 1;
+            added += self.0.as_mut().map_or(0, |run| run.join_singles(&packets[added..]));
+        }
+        added
+    }
+
     /// Adds the chain that begins at `next`, which may be null. Returns false, and adds nothing,
     /// unless all of it is of one pool other than `head`, that of the packet's head.
     ///
     /// # Safety
     /// The caller owns the chain, and gives it up if it is added.
     #[inline]
-    pub(super) unsafe fn add(&mut self, next: *mut Meta, head: NonNull<PoolShared>) -> bool {
+    pub(super) unsafe fn add_chain(&mut self, next: *mut Meta, head: NonNull<PoolShared>) -> bool {
         let Some(first) = NonNull::new(next) else { return true };
         // SAFETY: the chain is owned by the caller.
         let meta = unsafe { first.as_ref() };
@@ -214,23 +234,13 @@ impl FreeRun {
                 true
             }
             // SAFETY: as the caller's.
-            _ => unsafe { self.add_chain(first, head) },
+            _ => unsafe { self.add_any(first, head) },
         }
     }
 
-    /// As `add`, for a packet; returns false as well if its head is of the pool `own`.
-    ///
     /// # Safety
-    /// As for `add`.
-    #[inline]
-    pub(super) unsafe fn add_packet(&mut self, head: *mut Meta, own: NonNull<PoolShared>) -> bool {
-        // SAFETY: the chain is owned by the caller.
-        unsafe { (*head).owner != own && self.add(head, own) }
-    }
-
-    /// # Safety
-    /// As for `add`.
-    unsafe fn add_chain(&mut self, first: NonNull<Meta>, head: NonNull<PoolShared>) -> bool {
+    /// As for `add_chain`.
+    unsafe fn add_any(&mut self, first: NonNull<Meta>, head: NonNull<PoolShared>) -> bool {
         // SAFETY: the chain is owned by the caller.
         let owner = unsafe { first.as_ref().owner };
         if owner == head {
@@ -264,6 +274,24 @@ impl FreeRun {
 }
 
 impl Run {
+    /// Links packets from the front behind the present chunks, as long as they are one chunk of
+    /// this pool each; returns their number. The caller gives them up.
+    #[inline]
+    fn join_singles(&mut self, packets: &[Packet]) -> usize {
+        let (mut last, mut joined) = (self.last, 0);
+        for packet in packets {
+            let meta = packet.as_meta();
+            if meta.owner != self.owner || !meta.next.is_null() {
+                break;
+            }
+            // SAFETY: the run's chunks are ours.
+            unsafe { last.as_mut().next = packet.as_ptr() };
+            (last, joined) = (NonNull::from(meta), joined + 1);
+        }
+        (self.last, self.count) = (last, self.count + joined as isize);
+        joined
+    }
+
     /// Links chunks behind the present ones.
     #[inline]
     fn join(&mut self, first: NonNull<Meta>, last: NonNull<Meta>, count: isize) {

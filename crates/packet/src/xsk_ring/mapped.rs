@@ -87,7 +87,8 @@ pub struct Mapped<T> {
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     entries: NonNull<AtomicU64>,
-    size: u32,
+    /// The bits of an entry's index: a power of two less one.
+    mask: u32,
     _memory: RingPages,
     holds: PhantomData<fn() -> T>,
 }
@@ -132,7 +133,7 @@ impl<T: Entry> Mapped<T> {
             consumer: at(layout.consumer, 4, 4)?.cast(),
             flags: at(layout.flags, 4, 4)?.cast(),
             entries: at(layout.desc, entries, 8)?.cast(),
-            size,
+            mask: size - 1,
             _memory: memory,
             holds: PhantomData,
         })
@@ -148,7 +149,7 @@ impl<T: Entry> Mapped<T> {
 
     #[inline]
     fn word(&self, at: u32, word: usize) -> &AtomicU64 {
-        let index = (at & (self.size - 1)) as usize * T::WORDS + word;
+        let index = (at & self.mask) as usize * T::WORDS + word;
         // SAFETY: the entry is one of the ring's, and `word` below its number of words, so it lies
         // in the memory, aligned; it is only accessed as an atomic.
         unsafe { self.entries.add(index).as_ref() }
@@ -180,7 +181,7 @@ impl<T: Entry> RingMemory for Mapped<T> {
 
     #[inline]
     fn size(&self) -> u32 {
-        self.size
+        self.mask + 1
     }
 
     #[inline]
@@ -248,6 +249,26 @@ mod tests {
         producer.submit();
         assert_eq!(consumer.try_peek(4), Ok(4));
         (0..4).for_each(|n| assert_eq!(consumer.read(), desc(n)));
+    }
+
+    #[test]
+    fn entries_are_read_as_long_as_they_are_taken_and_never_more_than_are_ready() {
+        let region = region(4);
+        let (mut producer, mut consumer) = ends(&region, 4);
+        let mut addr = 0;
+        for _ in 0..5 {
+            assert_eq!(producer.try_reserve(4), Ok(4));
+            (0..3).for_each(|n| producer.write(Desc { addr: addr + n, ..Desc::default() }));
+            producer.submit();
+            assert_eq!(consumer.try_peek(3), Ok(3));
+            let mut seen = Vec::new();
+            assert_eq!(consumer.read_while(2, |desc| desc.addr != addr + 1), 1, "the second one is not taken");
+            assert_eq!(consumer.read_while(1, |desc| (seen.push(desc.addr), true).1), 1);
+            assert_eq!(consumer.read_while(usize::MAX, |desc| (seen.push(desc.addr), true).1), 1);
+            assert_eq!(seen, [addr + 1, addr + 2]);
+            consumer.release();
+            addr += 3;
+        }
     }
 
     #[test]

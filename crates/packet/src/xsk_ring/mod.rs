@@ -233,6 +233,22 @@ impl<S: RingMemory> Consumer<S> {
         entry
     }
 
+    /// Reads up to `n` of the entries that [`peek`](Consumer::peek) returned, as long as `take`
+    /// takes them; returns how many it took. The one that it does not take stays, as if it was
+    /// [cancelled](Consumer::cancel).
+    #[inline]
+    pub fn read_while(&mut self, n: usize, mut take: impl FnMut(S::Entry) -> bool) -> usize {
+        let (first, ready) = (self.at, self.limit.wrapping_sub(self.at));
+        let end = first.wrapping_add(ready.min(u32::try_from(n).unwrap_or(u32::MAX)));
+        // Not in `self`, which would be written for each entry.
+        let mut at = first;
+        while at != end && take(self.ring.read(at)) {
+            at = at.wrapping_add(1);
+        }
+        self.at = at;
+        at.wrapping_sub(first) as usize
+    }
+
     /// Entries to be read, by the producer's counter.
     #[inline]
     pub fn waiting(&self) -> u32 {
