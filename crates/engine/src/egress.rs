@@ -12,7 +12,7 @@
 
 use crate::linearize::Linearizer;
 use crate::route::RouteConfig;
-use crate::software_offload::{SoftwareOffload, needs_software};
+use crate::software_offload::{SoftwareOffload, any_needs_software};
 use crate::tee::TeeSlot;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl<T: TxQueue> Egress<T> {
     pub(crate) fn step(&mut self, packets: &mut Batch) -> Step {
         let direct = self.outgoing.is_empty()
             && self.software_offload.held() == 0
-            && !packets.iter().any(|packet| needs_software(packet, self.offloads));
+            && !any_needs_software(packets.as_slice(), self.offloads);
         let batch = if direct {
             packets
         } else {

@@ -45,6 +45,14 @@ pub fn needs_software(packet: &Packet, can: Offloads) -> bool {
     packet.wants_offload() && !can.has(required_offloads(packet))
 }
 
+/// Whether one of `packets` does. Most want none: they are looked at four at a time.
+#[inline]
+pub(crate) fn any_needs_software(packets: &[Packet], can: Offloads) -> bool {
+    let any = |packets: &[Packet]| packets.iter().any(|packet| needs_software(packet, can));
+    let (fours, rest) = packets.as_chunks::<4>();
+    fours.iter().any(|four| four.iter().fold(false, |wants, p| wants | p.wants_offload()) && any(four)) || any(rest)
+}
+
 /// The offloads that a packet needs.
 fn required_offloads(packet: &Packet) -> Offloads {
     let mut required = packet.gso().map_or(Offloads::NONE, Offloads::for_gso);
@@ -104,7 +112,7 @@ impl SoftwareOffload {
     /// inside, ahead of all packets in `from`.
     #[inline]
     pub fn apply(&mut self, from: &mut Batch, to: &mut Batch, can: Offloads) {
-        if self.ready.is_empty() && !from.iter().any(|p| needs_software(p, can)) {
+        if self.ready.is_empty() && !any_needs_software(from.as_slice(), can) {
             if to.is_empty() {
                 std::mem::swap(from, to);
             } else {

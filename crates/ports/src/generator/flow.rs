@@ -48,7 +48,8 @@ pub(super) struct Flow {
     pub(super) turn: u16,
 }
 
-/// The sizes of one packet length.
+/// The sizes of one packet length, aligned for a cheap index.
+#[repr(align(32))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
     /// Bytes in the packet.

@@ -177,24 +177,23 @@ impl GenRx {
     }
 
     /// Fills the empty packets from `from` on, and frees those for which buffers are missing;
-    /// returns the bytes.
-    #[inline]
+    /// returns the bytes. Not inline: the loop needs all registers.
+    #[inline(never)]
     fn fill<const V6: bool, const TCP: bool>(&mut self, out: &mut Batch, from: usize) -> u64 {
         let (mut bytes, mut filled) = (0, from);
         // Not through `self`, which the compiler would read again for each packet.
         let GenRx { plan, flows, super_packet, cache, .. } = self;
         let (plan, flows, mut next) = (&**plan, flows.as_mut_slice(), self.next);
+        let mut super_packet = super_packet.as_mut();
         for packet in &mut out.as_mut_slice()[from..] {
             let Some(flow) = flows.get_mut(next) else { break };
-            let made = match super_packet {
+            let made = match &mut super_packet {
                 None => make::<V6, TCP>(packet, flow, plan, cache),
                 Some(super_packet) => super_packet.make::<V6, TCP>(packet, flow, plan, cache),
             };
-            if made.is_none() {
-                break;
-            }
+            let Some(len) = made else { break };
             next = if next + 1 < flows.len() { next + 1 } else { 0 };
-            bytes += packet.len() as u64;
+            bytes += len as u64;
             filled += 1;
         }
         self.next = next;
@@ -210,15 +209,15 @@ impl GenRx {
 /// Bytes of a line of the cache.
 const LINE: usize = 64;
 
-/// Turns an empty packet into the next one of its flow. `None` without buffers; the flow is not
-/// advanced then.
+/// Turns an empty packet into the next one of its flow; returns its length. `None` without buffers;
+/// the flow is not advanced then.
 #[inline]
 fn make<const V6: bool, const TCP: bool>(
     packet: &mut Packet,
     flow: &mut Flow,
     plan: &Plan,
     cache: &mut Cache,
-) -> Option<()> {
+) -> Option<usize> {
     let sizes = plan.sizes.get(usize::from(flow.turn))?;
     if let Ok(head) = packet.push_back_array::<HEAD>(sizes.len) {
         // By lines, also in front of a shorter packet: their length is known, and the room is
@@ -236,7 +235,7 @@ fn make<const V6: bool, const TCP: bool>(
     }
     let turn = usize::from(flow.turn) + 1;
     flow.turn = if turn < plan.sizes.len() { turn as u16 } else { 0 };
-    Some(())
+    Some(sizes.len)
 }
 
 /// As [`make`], in as many chunks as needed.
@@ -263,7 +262,7 @@ fn behind_head<'a>(plan: &'a Plan, sizes: &Sizes) -> &'a [u8] {
 }
 
 impl SuperPacket {
-    /// Turns an empty packet into the next super-packet of its flow. `None` as for [`make`].
+    /// Turns an empty packet into the next super-packet of its flow, as [`make`].
     #[inline(never)]
     fn make<const V6: bool, const TCP: bool>(
         &mut self,
@@ -271,7 +270,7 @@ impl SuperPacket {
         flow: &mut Flow,
         plan: &Plan,
         cache: &mut Cache,
-    ) -> Option<()> {
+    ) -> Option<usize> {
         if plan.tagged {
             for (number, piece) in (0..).zip(self.payload.chunks_mut(usize::from(self.gso.size.max(1)))) {
                 Tag { flow: flow.index, number: flow.number.wrapping_add(number) }.write(piece);
@@ -279,7 +278,8 @@ impl SuperPacket {
         }
         chain(packet, flow.head.get(..plan.headers)?, &self.payload, cache)?;
         packet.set_gso(Some(self.gso));
-        stamp::super_packet::<V6, TCP>(packet, flow, &self.sizes, plan, self.gso.segs)
+        stamp::super_packet::<V6, TCP>(packet, flow, &self.sizes, plan, self.gso.segs)?;
+        Some(packet.len())
     }
 }
 
