@@ -52,6 +52,8 @@ pub(super) struct AppUmem {
     states: Box<[AtomicU8]>,
     /// States stay [`FREE`].
     skip_invalid: bool,
+    /// The state of a chunk that is being sent: [`SENT`], or [`FREE`] with `skip_invalid`.
+    sent: u8,
     /// The last change of the file before the memory was used.
     unchanged_since: Option<ChangeTime>,
     /// What the memory has of its user's account.
@@ -104,7 +106,8 @@ impl AppUmem {
         let (chunk, shift) = (hello.chunk, hello.chunk.trailing_zeros());
         let min_truesize = if hello.unaligned { 0 } else { chunk };
         let (len, skip_invalid) = (hello.umem, hello.skip_invalid);
-        AppUmem { mem, file, len, chunk, min_truesize, shift, states, skip_invalid, unchanged_since, share }
+        let sent = if skip_invalid { FREE } else { SENT };
+        AppUmem { mem, file, len, chunk, min_truesize, shift, states, skip_invalid, sent, unchanged_since, share }
     }
 
     /// Whether `file` and `hello` describe this memory.
@@ -128,11 +131,11 @@ impl AppUmem {
         self.states.is_empty()
     }
 
-    /// What a frame of at most a chunk is charged: the whole chunk if chunks are aligned, else its
-    /// bytes.
+    /// What frames of at most a chunk, of `bytes` bytes in all, are charged: the whole chunk each if
+    /// chunks are aligned, else their bytes.
     #[inline]
-    pub(super) fn truesize(&self, len: u32) -> u64 {
-        len.max(self.min_truesize).into()
+    pub(super) fn truesize(&self, frames: u64, bytes: u64) -> u64 {
+        bytes.max(frames * u64::from(self.min_truesize))
     }
 
     /// The first byte of the frame that a TX descriptor names, if it lies inside and the
@@ -140,26 +143,42 @@ impl AppUmem {
     /// [completed](AppUmem::complete).
     #[inline]
     pub(super) fn locate_tx(&self, addr: u64, len: u32, keeps: bool) -> Result<usize, Fault> {
-        if self.is_unaligned() {
-            let fits = len > 0 && len <= self.chunk;
-            return self
-                .bounded(Address::of(addr).at(), len)
-                .and_then(|chunk| fits.then_some(chunk.at).ok_or(Fault::Descriptor));
+        self.find_tx(addr, len, keeps).ok_or_else(|| self.why_not_tx(addr, len))
+    }
+
+    /// As [`locate_tx`](AppUmem::locate_tx), without the reason.
+    #[inline]
+    pub(super) fn find_tx(&self, addr: u64, len: u32, keeps: bool) -> Option<usize> {
+        let Ok(state) = self.state(addr) else { return self.find_unaligned_tx(addr, len) };
+        // Relaxed: as in `locate_free`.
+        if !self.is_in_chunk(addr, len) || state.load(Ordering::Relaxed) != FREE {
+            return None;
         }
+        if keeps {
+            state.store(self.sent, Ordering::Relaxed);
+        }
+        Some(addr as usize)
+    }
+
+    /// As [`find_tx`](AppUmem::find_tx), if chunks have no states.
+    #[inline(never)]
+    fn find_unaligned_tx(&self, addr: u64, len: u32) -> Option<usize> {
+        let chunk = self.bounded(Address::of(addr).at(), len).ok()?;
+        (self.is_unaligned() && len > 0 && len <= self.chunk).then_some(chunk.at)
+    }
+
+    /// Why a TX descriptor is refused. The states change meanwhile, its place does not.
+    #[cold]
+    fn why_not_tx(&self, addr: u64, len: u32) -> Fault {
+        if self.state(addr).is_ok() && self.is_in_chunk(addr, len) { Fault::Chunk } else { Fault::Descriptor }
+    }
+
+    /// Whether `len` bytes, at least one, lie in the same aligned chunk.
+    #[inline]
+    fn is_in_chunk(&self, addr: u64, len: u32) -> bool {
         let room = u64::from(self.chunk) - (addr & u64::from(self.chunk - 1));
         // A length of 0 wraps around and is refused too.
-        if u64::from(len).wrapping_sub(1) >= room {
-            return Err(Fault::Descriptor);
-        }
-        let state = self.state(addr)?;
-        // Relaxed: as in `locate_free`.
-        if state.load(Ordering::Relaxed) != FREE {
-            return Err(Fault::Chunk);
-        }
-        if keeps && !self.skip_invalid {
-            state.store(SENT, Ordering::Relaxed);
-        }
-        Ok(addr as usize)
+        u64::from(len).wrapping_sub(1) < room
     }
 
     /// The state of the aligned chunk that an address lies in.
@@ -308,7 +327,8 @@ mod tests {
         assert_eq!(umem.locate_tx(4000, 1, false), Ok(4000), "a copy does not keep it");
         umem.post(umem.locate_fill(2100).unwrap());
         assert_eq!(umem.locate_tx(4000, 1, false), Err(Fault::Chunk));
-        assert_eq!((umem.truesize(10), umem.locate_fill(4100).unwrap().at), (2048, 4096));
+        assert_eq!((umem.truesize(1, 10), umem.locate_fill(4100).unwrap().at), (2048, 4096));
+        assert_eq!(umem.truesize(3, 3 * 2048), 3 * 2048);
     }
 
     #[test]
@@ -326,7 +346,7 @@ mod tests {
     #[test]
     fn an_unaligned_frame_is_charged_its_bytes_and_its_address_has_its_offset() {
         let umem = umem(9000, 3000, true);
-        assert_eq!(umem.truesize(10), 10);
+        assert_eq!((umem.truesize(1, 10), umem.truesize(3, 11)), (10, 11));
         let chunk = umem.locate_fill(Address { base: 5000, offset: 77 }.word()).unwrap();
         assert_eq!(chunk.at, 5000);
         assert_eq!(Address::of(umem.rx_addr(chunk, 64)), Address { base: 5000, offset: 64 });

@@ -175,12 +175,13 @@ impl AppTx {
             return Ok(0);
         }
         let free = self.completion.try_reserve(self.pages.in_use() as u32).map_err(|_| Fault::Counter)?;
-        let (completion, umem, charged) = (&mut self.completion, &self.session.umem, &mut self.charged);
+        let (completion, umem, mut bytes) = (&mut self.completion, &*self.session.umem, 0);
         let n = self.pages.reclaim(free as usize, |addr, len| {
             completion.write(addr);
             umem.complete(addr);
-            *charged -= umem.truesize(len.into());
+            bytes += u64::from(len);
         });
+        self.charged -= umem.truesize(n as u64, bytes);
         self.unsubmitted |= n > 0;
         self.completion_full = n == free as usize && self.pages.has_freed();
         Ok(n as u64)
@@ -243,34 +244,71 @@ impl AppTx {
         out: &mut Batch,
         totals: &mut RxTotals,
     ) -> Result<usize, Fault> {
-        for taken in 0..n {
-            let xsk_ring::Desc { addr, len, options } = self.tx.read();
-            if options != 0 {
-                self.tx.cancel();
+        let mut taken = 0;
+        loop {
+            taken += self.take_pages(n - taken, out, totals);
+            if taken == n || !self.take_odd(cache, out, totals)? {
                 return Ok(taken);
             }
-            let at = self.session.umem.locate_tx(addr, len, true);
-            let page = at.and_then(|at| self.pages.packet(at, len as usize, addr).ok_or(Fault::Descriptor));
-            let mut packet = match page {
-                Ok(packet) => packet,
-                Err(_) if self.skip_invalid => {
-                    self.skip(0, Some(addr));
-                    continue;
-                }
-                Err(fault) => return Err(fault),
-            };
-            totals.attached += 1;
-            self.charged += self.session.umem.truesize(len);
-            if !self.fits(packet.len()) {
-                cache.free(packet);
-                continue;
+            taken += 1;
+        }
+    }
+
+    /// The part of [`take_headless`](AppTx::take_headless) for frames that can be sent.
+    #[inline]
+    fn take_pages(&mut self, n: usize, out: &mut Batch, totals: &mut RxTotals) -> usize {
+        let (pages, umem, queue) = (&mut self.pages, &*self.session.umem, self.queue);
+        let (lengths, mut bytes) = (SHORTEST..=self.longest, 0);
+        let taken = self.tx.read_while(n, |xsk_ring::Desc { addr, len, options }| {
+            let len = len as usize;
+            if options != 0 || !lengths.contains(&len) {
+                return false;
             }
-            totals.bytes += packet.len();
-            packet.set_ingress(0, self.queue);
+            let Some(at) = umem.find_tx(addr, len as u32, true) else { return false };
+            let Some(mut packet) = pages.packet(at, len, addr) else { return false };
+            packet.set_ingress(0, queue);
+            bytes += len;
             // `n` is at most the room of the batch.
             let _ = out.push(packet);
+            true
+        });
+        totals.attached += taken as u64;
+        totals.bytes += bytes;
+        self.charged += umem.truesize(taken as u64, bytes as u64);
+        taken
+    }
+
+    /// Takes the next frame, which [`take_pages`](AppTx::take_pages) did not take. Returns false if
+    /// it has metadata, or several pieces: it stays in the ring.
+    #[cold]
+    #[inline(never)]
+    fn take_odd(&mut self, cache: &mut Cache, out: &mut Batch, totals: &mut RxTotals) -> Result<bool, Fault> {
+        let xsk_ring::Desc { addr, len, options } = self.tx.read();
+        if options != 0 {
+            self.tx.cancel();
+            return Ok(false);
         }
-        Ok(n)
+        let at = self.session.umem.locate_tx(addr, len, true);
+        let page = at.and_then(|at| self.pages.packet(at, len as usize, addr).ok_or(Fault::Descriptor));
+        let mut packet = match page {
+            Ok(packet) => packet,
+            Err(_) if self.skip_invalid => {
+                self.skip(0, Some(addr));
+                return Ok(true);
+            }
+            Err(fault) => return Err(fault),
+        };
+        totals.attached += 1;
+        self.charged += self.session.umem.truesize(1, len.into());
+        if !self.fits(packet.len()) {
+            cache.free(packet);
+            return Ok(true);
+        }
+        // The descriptor has changed since.
+        totals.bytes += packet.len();
+        packet.set_ingress(0, self.queue);
+        let _ = out.push(packet);
+        Ok(true)
     }
 
     /// Takes up to `n` frames of one piece without metadata, as copies that are completed at once.
@@ -490,7 +528,7 @@ impl AppTx {
         // The packet has fewer pieces than the maximum.
         let _ = packet.append_buf(page);
         totals.attached += 1;
-        self.charged += umem.truesize((len - n) as u32);
+        self.charged += umem.truesize(1, (len - n) as u64);
         Ok(())
     }
 }
