@@ -99,6 +99,13 @@ impl Coherent {
         }
     }
 
+    /// All whole words of 64 bits, in the device's byte order, for accesses one after another.
+    #[inline]
+    pub fn words64(&self) -> &[AtomicU64] {
+        // SAFETY: as in `word32`, for each word of the region.
+        unsafe { std::slice::from_raw_parts(self.at.cast().as_ptr(), self.len / 8) }
+    }
+
     /// Loads the 64-bit word at byte offset `at`.
     #[inline]
     pub fn load64(&self, at: usize) -> u64 {

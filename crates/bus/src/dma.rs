@@ -11,6 +11,9 @@ use towpath_packet::{Region, RegionError, RegionHandle};
 pub struct Iova(NonZeroU64);
 
 impl Iova {
+    /// The lowest address.
+    pub(crate) const LOWEST: Iova = Iova(NonZeroU64::MIN);
+
     /// The address; `None` for zero.
     #[inline]
     pub const fn new(address: u64) -> Option<Iova> {

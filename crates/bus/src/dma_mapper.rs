@@ -53,6 +53,28 @@ impl Mapped {
     }
 }
 
+/// Memory that stays mapped.
+#[derive(Debug, Clone, Copy)]
+struct MappedMemory {
+    base: usize,
+    len: usize,
+    /// The IOVA of its first byte.
+    iova: Iova,
+}
+
+impl MappedMemory {
+    /// No buffer lies in it.
+    const NONE: MappedMemory = MappedMemory { base: usize::MAX, len: 0, iova: Iova::LOWEST };
+
+    /// The IOVA of the `len` bytes at `at`, if they lie inside.
+    #[inline]
+    fn iova(&self, at: usize, len: usize) -> Option<Iova> {
+        // An address in front of it is too far behind it.
+        let offset = at.wrapping_sub(self.base);
+        (offset <= self.len && len <= self.len - offset).then(|| self.iova.add(offset))
+    }
+}
+
 /// Pieces of a packet that are mapped as one.
 #[derive(Debug)]
 pub struct MappedRun {
@@ -80,7 +102,10 @@ impl MappedRun {
 pub struct DmaMapper<D: Dma> {
     // Dropped in this order: the window must not outlive the memory that its slots may map.
     buffers: Option<PerBuffer<D::Window>>,
-    /// The regions of the last buffers: searched first, without a lock.
+    /// The one of `recent` that the last buffer lay in, if it stays mapped: the first that is
+    /// looked at.
+    last: MappedMemory,
+    /// The regions of the last buffers: searched before the domain, without a lock.
     recent: Vec<RegisteredRegion>,
     /// Regions that could not be mapped; they are not tried for each packet.
     unmappable: Vec<WeakRegionHandle>,
@@ -124,6 +149,7 @@ impl<D: Dma> DmaMapper<D> {
         };
         Ok(DmaMapper {
             domain: domain.clone(),
+            last: MappedMemory::NONE,
             recent: Vec::with_capacity(4),
             unmappable: Vec::new(),
             external: false,
@@ -227,15 +253,24 @@ impl<D: Dma> DmaMapper<D> {
 
     #[inline]
     fn try_map(&mut self, at: NonNull<u8>, len: usize, access: Access) -> Result<Mapped, MapError> {
+        match self.last.iova(at.addr().get(), len) {
+            Some(iova) => Ok(Mapped { iova, slot: None }),
+            None => self.map_elsewhere(at, len, access),
+        }
+    }
+
+    /// Maps a buffer that does not lie in the same memory as the last one, or not in memory that
+    /// stays mapped. Not inline: callers have few registers for the other buffers otherwise.
+    #[inline(never)]
+    fn map_elsewhere(&mut self, at: NonNull<u8>, len: usize, access: Access) -> Result<Mapped, MapError> {
         match self.locate(at, len)? {
             (Some(iova), offset) => Ok(Mapped { iova: iova.add(offset), slot: None }),
             (None, _) => self.map_slot(at, len, access),
         }
     }
 
-    /// Maps a buffer into a slot of the window. Not inline: callers have few registers for the
-    /// buffers that stay mapped otherwise.
-    #[inline(never)]
+    /// Maps a buffer into a slot of the window.
+    #[inline(always)]
     fn map_slot(&mut self, at: NonNull<u8>, len: usize, access: Access) -> Result<Mapped, MapError> {
         if self.buffers.as_ref().is_some_and(|b| b.free.is_empty()) {
             self.flush()?;
@@ -262,6 +297,10 @@ impl<D: Dma> DmaMapper<D> {
     fn locate(&mut self, at: NonNull<u8>, len: usize) -> Result<(Option<Iova>, usize), MapError> {
         for memory in &self.recent {
             if let Some(offset) = memory.offset(at, len) {
+                if let Some(iova) = memory.iova {
+                    self.last =
+                        MappedMemory { base: memory.region.base().addr().get(), len: memory.region.len(), iova };
+                }
                 return Ok((memory.iova, offset));
             }
         }
@@ -274,6 +313,8 @@ impl<D: Dma> DmaMapper<D> {
         let found = (memory.iova, memory.offset(at, len).unwrap_or(0));
         if self.recent.len() == self.recent.capacity() {
             self.recent.remove(0);
+            // It may have been that one.
+            self.last = MappedMemory::NONE;
         }
         self.recent.push(memory);
         Ok(found)
@@ -310,6 +351,7 @@ impl<D: Dma> DmaMapper<D> {
         // The IOTLB must not hold an entry of memory that is freed.
         if self.external && self.flush().is_ok() {
             self.recent.retain(|memory| !memory.external);
+            self.last = MappedMemory::NONE;
             self.external = self.domain.unmap_unused();
         }
     }

@@ -395,6 +395,38 @@ fn memory_of_an_application_stays_as_long_as_the_device_may_reach_it() {
     assert!(r.iommu.access(iova).is_none() && alive.is_gone());
 }
 
+/// A page of 100 bytes in a region of its own, at this offset.
+fn page(offset: usize) -> Packet {
+    let region = UntrustedMem::new(Region::new(4096, Backing::Memfd).unwrap());
+    ExtBufPool::new(1, region, Arc::new(NoOwner)).unwrap().packet(offset, 100, 0).unwrap()
+}
+
+#[test]
+fn memory_that_stays_mapped_is_known_from_its_second_buffer_on_until_it_is_unmapped() {
+    let mut r = rig(DmaPolicy::Persistent, 1);
+    let pages: Vec<_> = [0, 3996, 50, 7, 9].map(page).into();
+    let chunk = |n: usize| pages[n].only_chunk().unwrap();
+    let known = |r: &Rig, chunk: Chunk<'_>| r.mapper.last.iova(chunk.as_ptr().addr(), chunk.len());
+    for n in 0..pages.len() {
+        assert!(r.mapper.map_external(&pages[n]));
+        for is_known in [false, true] {
+            let iova = r.mapper.map_to_device(chunk(n)).unwrap().iova();
+            assert_eq!(iova.get(), chunk(n).as_ptr().addr() as u64);
+            assert_eq!(known(&r, chunk(n)), is_known.then_some(iova));
+            assert!((0..pages.len()).all(|other| other == n || known(&r, chunk(other)).is_none()));
+        }
+    }
+    r.mapper.unmap_unused();
+    assert_eq!(known(&r, chunk(4)), None);
+    // Nothing is known of memory that is mapped buffer by buffer.
+    let mut r = rig(STRICT, 4);
+    assert!(r.mapper.map_external(&pages[0]));
+    for _ in 0..2 {
+        let mapped = r.mapper.map_to_device(chunk(0)).unwrap();
+        assert_eq!((mapped.is_temporary(), known(&r, chunk(0))), (true, None));
+    }
+}
+
 #[test]
 fn a_persistent_buffer_costs_neither_a_slot_nor_an_invalidation() {
     let mut r = rig(DmaPolicy::Persistent, 1);

@@ -10,6 +10,8 @@
 //! The device can change descriptors, but not slots: a completion is looked up there, by position
 //! or by a number that is bounded.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use towpath_bus::barrier::dma_rmb;
 use towpath_bus::{Coherent, Dma, Domain, Iova, MapError};
 
@@ -55,6 +57,13 @@ impl DescRing {
         self.words.store64s(index as usize * DESCRIPTOR, [first, second]);
     }
 
+    /// The descriptors from `from` on, up to and without `until`, if they are the ring's.
+    #[inline]
+    pub(crate) fn between(&self, from: u32, until: u32) -> Descriptors<'_> {
+        let (all, _) = self.words.words64().as_chunks();
+        Descriptors(all.get(from as usize..until as usize).unwrap_or_default())
+    }
+
     /// Writes the second word of a descriptor that the driver owns, as [`store`](DescRing::store).
     #[inline]
     pub(crate) fn store_second(&self, index: u32, second: u64) {
@@ -79,6 +88,31 @@ impl DescRing {
     /// Makes all descriptors zero. The device has been stopped.
     pub(crate) fn clear(&self) {
         (0..self.len).for_each(|index| self.store(index, [0, 0]));
+    }
+}
+
+/// Descriptors of a ring, side by side.
+pub(crate) struct Descriptors<'a>(&'a [[AtomicU64; 2]]);
+
+impl<'a> Descriptors<'a> {
+    /// One after another.
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Descriptor<'a>> {
+        self.0.iter().map(Descriptor)
+    }
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Descriptor<'a>(&'a [AtomicU64; 2]);
+
+impl Descriptor<'_> {
+    /// Writes it, as [`store`](DescRing::store).
+    #[inline]
+    pub(crate) fn store(self, words: Words) {
+        let [first, second] = self.0;
+        first.store(words[0].to_le(), Relaxed);
+        second.store(words[1].to_le(), Relaxed);
     }
 }
 

@@ -216,17 +216,20 @@ impl<D: Dma> TxRing<D> {
         }
         let mut freed: Batch = Batch::new();
         for part in self.slots.between(from, until) {
-            for frame in part.iter_mut().filter_map(|slot| slot.frame.take()) {
+            let mut sent = part.iter_mut().filter_map(|slot| slot.frame.take()).map(|frame| {
                 let packet = frame.complete();
-                frames += 1;
                 bytes += packet.len() as u64;
-                if let Err(packet) = freed.push(packet) {
-                    self.cache.free_bulk(&mut freed);
-                    let _ = freed.push(packet);
+                packet
+            });
+            loop {
+                freed.fill(&mut sent);
+                if freed.is_empty() {
+                    break;
                 }
+                frames += freed.len() as u64;
+                self.cache.free_bulk(&mut freed);
             }
         }
-        self.cache.free_bulk(&mut freed);
         self.pending = self.pending.saturating_sub(frames as usize + leaked);
         match reason {
             None => self.log.counters.moved(frames, bytes),

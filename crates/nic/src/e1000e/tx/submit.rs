@@ -100,9 +100,9 @@ impl<D: Dma> TxRing<D> {
         }
         let (first, len, to_rs) = (self.next_to_use, self.ring.len(), self.frames_to_rs());
         let until = first + self.free.min(to_rs).min(len - first).min(most as u32);
-        let (mut at, mut command) = (first, 0);
+        let (mut frames, mut command) = (0, 0);
         let [slots, _] = self.slots.between(first, until);
-        for slot in slots {
+        for (slot, descriptor) in slots.iter_mut().zip(self.ring.between(first, until).iter()) {
             let Some(packet) = front.peek() else { break };
             if !lengths.contains(&packet.len()) || packet.wants_offload() {
                 break;
@@ -114,14 +114,14 @@ impl<D: Dma> TxRing<D> {
             self.mapper.sync_for_device(&mapped, bytes);
             let [address, second] = Command::PLAIN.piece(mapped.iova().get(), bytes);
             command = second | tx::EOP;
-            self.ring.store(at, [address, command]);
+            descriptor.store([address, command]);
             if mapped.is_temporary() {
                 slot.mapped = Some(mapped);
             }
             slot.frame = front.take().map(InFlight::<ToDevice>::post);
-            at += 1;
+            frames += 1;
         }
-        let frames = at - first;
+        let at = first + frames;
         if frames > 0 {
             (self.free, self.last) = (self.free - frames, command);
             self.next_to_use = if at == len { 0 } else { at };
