@@ -284,9 +284,10 @@ impl Run {
             if meta.owner != self.owner || !meta.next.is_null() {
                 break;
             }
+            let Some(next) = NonNull::new(packet.as_ptr()) else { break };
             // SAFETY: the run's chunks are ours.
-            unsafe { last.as_mut().next = packet.as_ptr() };
-            (last, joined) = (NonNull::from(meta), joined + 1);
+            unsafe { last.as_mut().next = next.as_ptr() };
+            (last, joined) = (next, joined + 1);
         }
         (self.last, self.count) = (last, self.count + joined as isize);
         joined
