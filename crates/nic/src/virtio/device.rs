@@ -3,7 +3,7 @@
 use super::command::Commands;
 use super::config::Config;
 use super::control::{Control, Fault};
-use super::features::{CTRL_VLAN, GUEST_ANNOUNCE, STATUS};
+use super::features::{CTRL_VLAN, GUEST_ANNOUNCE, RSS, STATUS};
 use super::memory::RingMemory;
 use super::rx::RxRing;
 use super::transport::{Condition, QueueSetup, Transport};
@@ -54,6 +54,8 @@ pub(super) struct Device<T: Transport> {
     domain: Domain<T::Dma>,
     setup: Mutex<Setup>,
     features: u64,
+    /// Pairs of queues that are in use.
+    pairs: u16,
     resets: ResetGroup<QueueRing<T::Dma>>,
     /// Why the link is down, or the device is gone.
     reason: Mutex<Cow<'static, str>>,
@@ -67,15 +69,16 @@ impl<T: Transport> Device<T> {
         domain: Domain<T::Dma>,
         setup: Setup,
     ) -> Device<T> {
-        let queues = 2 * u32::from(setup.pairs);
+        let pairs = setup.pairs;
         Device {
             transport,
             config,
             control,
             domain,
             features: setup.features,
+            pairs,
             setup: Mutex::new(setup),
-            resets: ResetGroup::new(queues),
+            resets: ResetGroup::new(2 * u32::from(pairs)),
             reason: Mutex::new("the device was not started".into()),
         }
     }
@@ -107,6 +110,21 @@ impl<T: Transport> Device<T> {
             (0..refused).for_each(|_| self.control.fault(Fault::Refused));
         }
         Ok(())
+    }
+
+    /// Kicks the receive queue `index`, which got buffers that the device waits for; returns the
+    /// number of kicks. With RSS all receive queues are kicked. QEMU reads packets on behalf of one
+    /// of them before it hashes them. A packet that finds no buffer in the queue of its hash waits
+    /// for a kick of the one that it was read for, and so do all behind it.
+    #[inline]
+    pub(super) fn kick_rx(&self, index: u16) -> u64 {
+        self.transport.kick(index);
+        if self.features & RSS == 0 {
+            return 1;
+        }
+        let others = (0..self.pairs).map(|pair| 2 * pair).filter(|&other| other != index);
+        others.for_each(|other| self.transport.kick(other));
+        self.pairs.into()
     }
 
     /// Looks at the condition of the device, and notes the link. Returns why it is to be reset, if

@@ -130,8 +130,8 @@ impl<T: Transport> RxQueue for VirtioRx<T> {
         let Some(ring) = &mut self.ring else { return 0 };
         let (posted, kick) = ring.refill();
         if kick {
-            self.handle.device().transport.kick(self.index);
-            self.counters.called(1);
+            let kicks = self.handle.device().kick_rx(self.index);
+            self.counters.called(kicks);
         }
         posted
     }
