@@ -131,7 +131,11 @@ impl Layout {
         let [desc_len, driver_len, device_len] = format.lengths(size);
         let line = |end: usize| end.next_multiple_of(128);
         let driver = line(desc_len);
-        let device = line(driver + driver_len);
+        // A used element has eight bytes, and the first one comes behind a head of four. The head
+        // ends a line of its own, so that no element is on two lines, or pages: of one on two pages
+        // QEMU before 9.0 writes the length to another address, if an IOMMU translates.
+        let head = if format == Format::Split { 128 - 4 } else { 0 };
+        let device = line(driver + driver_len) + head;
         let bytes = line(device + device_len);
         Ok(Layout { desc: 0, driver, device, desc_len, driver_len, device_len, bytes })
     }
@@ -155,5 +159,21 @@ impl Features {
     pub fn from_bits(bits: u64) -> Features {
         let has = |bit: u32| bits >> bit & 1 != 0;
         Features { indirect: has(28), event_idx: has(29), in_order: has(35) }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_used_element_lies_on_two_lines_and_no_line_is_written_by_both_sides() {
+        for size in (0..=15).map(|bits| 1 << bits) {
+            let Layout { driver, driver_len, device, device_len, bytes, .. } =
+                Layout::new(Format::Split, size).unwrap();
+            assert_eq!((device % 4, (device + 4) % 64), (0, 0), "{size}");
+            assert!((driver + driver_len).div_ceil(128) <= device / 128 && device + device_len <= bytes, "{size}");
+        }
     }
 }

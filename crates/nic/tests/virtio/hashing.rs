@@ -202,7 +202,8 @@ fn packets_come_although_others_before_them_wait_for_buffers_of_another_queue() 
                     got.extend(rig.receive(pair).iter().map(Packet::to_vec));
                 }
             }
-            (got.sort(), flows.sort());
+            got.sort();
+            flows.sort();
             assert!(got == flows, "packed {packed}, event_idx {event_idx}, {round}: other frames came");
         }
         rig.end();
