@@ -142,14 +142,14 @@ impl AppUmem {
     /// application has the chunk. With `keeps` the chunk is sent until it is
     /// [completed](AppUmem::complete).
     #[inline]
-    pub(super) fn locate_tx(&self, addr: u64, len: u32, keeps: bool) -> Result<usize, Fault> {
-        self.find_tx(addr, len, keeps).ok_or_else(|| self.why_not_tx(addr, len))
+    pub(super) fn begin_tx(&self, addr: u64, len: u32, keeps: bool) -> Result<usize, Fault> {
+        self.try_begin_tx(addr, len, keeps).ok_or_else(|| self.why_not_tx(addr, len))
     }
 
-    /// As [`locate_tx`](AppUmem::locate_tx), without the reason.
+    /// As [`begin_tx`](AppUmem::begin_tx), without the reason.
     #[inline]
-    pub(super) fn find_tx(&self, addr: u64, len: u32, keeps: bool) -> Option<usize> {
-        let Ok(state) = self.state(addr) else { return self.find_unaligned_tx(addr, len) };
+    pub(super) fn try_begin_tx(&self, addr: u64, len: u32, keeps: bool) -> Option<usize> {
+        let Ok(state) = self.state(addr) else { return self.begin_unaligned_tx(addr, len) };
         // Relaxed: as in `locate_free`.
         if !self.is_in_chunk(addr, len) || state.load(Ordering::Relaxed) != FREE {
             return None;
@@ -160,9 +160,9 @@ impl AppUmem {
         Some(addr as usize)
     }
 
-    /// As [`find_tx`](AppUmem::find_tx), if chunks have no states.
+    /// As [`try_begin_tx`](AppUmem::try_begin_tx), if chunks have no states.
     #[inline(never)]
-    fn find_unaligned_tx(&self, addr: u64, len: u32) -> Option<usize> {
+    fn begin_unaligned_tx(&self, addr: u64, len: u32) -> Option<usize> {
         let chunk = self.bounded(Address::of(addr).at(), len).ok()?;
         (self.is_unaligned() && len > 0 && len <= self.chunk).then_some(chunk.at)
     }
@@ -298,14 +298,14 @@ mod tests {
             let aligned = umem(16384, 2048, false);
             let (at, end) = range(word, len, false);
             let right = len > 0 && end <= 16384 && at / 2048 == (end - 1) / 2048;
-            let located = aligned.locate_tx(word, len, false);
+            let located = aligned.begin_tx(word, len, false);
             prop_assert_eq!(located.is_ok(), right);
             if let Ok(located) = located {
                 prop_assert_eq!(located as u128, at);
             }
             let unaligned = umem(15_000, 3000, true);
             let (at, end) = range(word, len, true);
-            let located = unaligned.locate_tx(word, len, true);
+            let located = unaligned.begin_tx(word, len, true);
             prop_assert_eq!(located.is_ok(), len > 0 && len <= 3000 && end <= 15_000);
             if let Ok(located) = located {
                 prop_assert_eq!(located as u128, at);
@@ -318,15 +318,15 @@ mod tests {
     #[test]
     fn an_aligned_chunk_is_handed_over_once_and_a_frame_is_charged_all_of_it() {
         let umem = umem(8192, 2048, false);
-        assert_eq!(umem.locate_tx(2100, 1997, false), Err(Fault::Descriptor), "a byte too many");
-        assert_eq!(umem.locate_tx(2100, 1996, false), Ok(2100));
-        assert_eq!(umem.locate_tx(2100, 10, true), Ok(2100));
-        assert_eq!(umem.locate_tx(4000, 1, true), Err(Fault::Chunk));
+        assert_eq!(umem.begin_tx(2100, 1997, false), Err(Fault::Descriptor), "a byte too many");
+        assert_eq!(umem.begin_tx(2100, 1996, false), Ok(2100));
+        assert_eq!(umem.begin_tx(2100, 10, true), Ok(2100));
+        assert_eq!(umem.begin_tx(4000, 1, true), Err(Fault::Chunk));
         assert!(matches!(umem.locate_fill(2048), Err(Fault::Chunk)));
         umem.complete(2100);
-        assert_eq!(umem.locate_tx(4000, 1, false), Ok(4000), "a copy does not keep it");
+        assert_eq!(umem.begin_tx(4000, 1, false), Ok(4000), "a copy does not keep it");
         umem.post(umem.locate_fill(2100).unwrap());
-        assert_eq!(umem.locate_tx(4000, 1, false), Err(Fault::Chunk));
+        assert_eq!(umem.begin_tx(4000, 1, false), Err(Fault::Chunk));
         assert_eq!((umem.truesize(1, 10), umem.locate_fill(4100).unwrap().at), (2048, 4096));
         assert_eq!(umem.truesize(3, 3 * 2048), 3 * 2048);
     }

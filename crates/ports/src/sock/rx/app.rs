@@ -264,7 +264,7 @@ impl AppTx {
             if options != 0 || !lengths.contains(&len) {
                 return false;
             }
-            let Some(at) = umem.find_tx(addr, len as u32, true) else { return false };
+            let Some(at) = umem.try_begin_tx(addr, len as u32, true) else { return false };
             let Some(mut packet) = pages.packet(at, len, addr) else { return false };
             packet.set_ingress(0, queue);
             bytes += len;
@@ -288,7 +288,7 @@ impl AppTx {
             self.tx.cancel();
             return Ok(false);
         }
-        let at = self.session.umem.locate_tx(addr, len, true);
+        let at = self.session.umem.begin_tx(addr, len, true);
         let page = at.and_then(|at| self.pages.packet(at, len as usize, addr).ok_or(Fault::Descriptor));
         let mut packet = match page {
             Ok(packet) => packet,
@@ -334,7 +334,7 @@ impl AppTx {
                 break;
             }
             taken += 1;
-            match self.session.umem.locate_tx(addr, len, false) {
+            match self.session.umem.begin_tx(addr, len, false) {
                 // The chunk lies inside of the memory, and so do the bytes; the head has room.
                 Ok(from) => _ = self.pages.copy(from, len as usize, packet),
                 Err(_) if self.skip_invalid => {
@@ -510,7 +510,7 @@ impl AppTx {
         }
         let umem = &self.session.umem;
         let n = plan.copy_len(packet, len as usize);
-        let at = umem.locate_tx(addr, len, n < len as usize)?;
+        let at = umem.begin_tx(addr, len, n < len as usize)?;
         self.pieces += 1;
         let len = len as usize;
         if n > 0 {
