@@ -20,6 +20,7 @@
 //! | `removal` | the kernel takes the NIC away; kinds of interrupts |
 //! | `switching` | what the kernel that runs the tests may lack: VLANs of its bridge, classifiers |
 //! | `storm` | pulled cables, pulled devices and kills, many times |
+//! | `multiqueue` | a machine whose virtio NIC has two pairs of queues, which towpath drives |
 //! | `vhost` | machines of their own, whose NIC is a vhost-user device |
 //! | `zero_copy` | machines with a later kernel, whose driver takes the memory of AF_XDP sockets |
 
@@ -29,6 +30,7 @@ mod drivers;
 mod guest;
 mod image;
 mod kernel;
+mod multiqueue;
 mod oracle;
 mod qmp;
 mod removal;

@@ -68,13 +68,13 @@ impl Nic<'_> {
 }
 
 /// The host that guests talk to, and the sockets' directory.
-struct Host {
-    ns: Namespace,
+pub(crate) struct Host {
+    pub(crate) ns: Namespace,
     dir: tempfile::TempDir,
 }
 
 impl Host {
-    fn new() -> Host {
+    pub(crate) fn new() -> Host {
         Host { ns: Namespace::new("vhost"), dir: tempfile::tempdir().unwrap() }
     }
 
@@ -90,7 +90,7 @@ impl Host {
     }
 
     /// A program of the host in the background, once it has written a line with `ready`.
-    fn serve(&self, program: &str, args: &str, ready: &str) -> Background {
+    pub(crate) fn serve(&self, program: &str, args: &str, ready: &str) -> Background {
         let mut command = self.ns.command(program, args);
         let mut server = Background::start(command.stdout(Stdio::piped()).stderr(Stdio::inherit()));
         let mut lines = BufReader::new(server.0.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
@@ -102,7 +102,7 @@ impl Host {
 
 /// Gb/s of one or more TCP streams; the guest sends, or receives with `-R`.
 #[track_caller]
-fn tcp(guest: &mut Guest, address: &str, args: &str) -> f64 {
+pub(crate) fn tcp(guest: &mut Guest, address: &str, args: &str) -> f64 {
     let text = guest.run(&format!("iperf3 -J -c {address} {args}"));
     let report: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
     let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0) / 1e9;
@@ -113,7 +113,7 @@ fn tcp(guest: &mut Guest, address: &str, args: &str) -> f64 {
 
 /// A file from the guest to the host and one back, with their digests.
 #[track_caller]
-fn files(host: &Host, guest: &mut Guest) {
+pub(crate) fn files(host: &Host, guest: &mut Guest) {
     let here = host.dir.path().join("file");
     let server = host.ns.command("socat", &format!("-u TCP-LISTEN:5000,reuseaddr CREATE:{}", here.display())).spawn();
     let mut server = Background(server.unwrap());
@@ -137,7 +137,7 @@ fn ends_well(towpath: Towpath) -> Summary {
     summary
 }
 
-fn in_a_room(name: &str, test: impl Fn(Alone)) {
+pub(crate) fn in_a_room(name: &str, test: impl Fn(Alone)) {
     if !NETWORK.iter().all(|need| needs(name, std::slice::from_ref(need))) {
         return;
     }
@@ -190,6 +190,29 @@ fn a_guest_with_a_packed_ring_two_queue_pairs_and_long_frames_talks_to_a_tap() {
             let _server = host.serve("iperf3", "-s --forceflush", "listening");
             tcp(&mut guest, "10.9.0.1", "-t 1 -P 4");
             tcp(&mut guest, "10.9.0.1", "-t 1 -P 4 -R");
+        }
+        files(&host, &mut guest);
+        ends_well(towpath);
+    });
+}
+
+#[test]
+fn a_guest_without_mergeable_buffers_talks_to_a_tap() {
+    in_a_room("a_guest_without_mergeable_buffers_talks_to_a_tap", |room| {
+        let host = Host::new();
+        let towpath = host.forward(",mergeable=off", 1, 1500);
+        let nic = Nic { socket: &host.socket(), host: 7, queues: 1, options: "" };
+        let mut guest = nic.boot(&room, 1500);
+        // A digit for each feature: without MRG_RXBUF, and with super-packets, each buffer of the
+        // guest has 64 KiB.
+        let digit = |bit: u32| format!("cut -c{} /sys/class/net/eth0/device/features", bit + 1);
+        assert_eq!([7, 15].map(|bit| guest.run(&digit(bit))), ["1", "0"]);
+        guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
+        guest.run("ping -c 20 -i 0.05 -s 1400 10.9.0.1");
+        {
+            let _server = host.serve("iperf3", "-s --forceflush", "listening");
+            tcp(&mut guest, "10.9.0.1", "-t 1");
+            tcp(&mut guest, "10.9.0.1", "-t 1 -R");
         }
         files(&host, &mut guest);
         ends_well(towpath);
