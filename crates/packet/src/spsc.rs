@@ -11,8 +11,8 @@
 //! other core moves per batch, not per item. The two shared indices lie 128 bytes apart, because
 //! processors fetch lines in pairs.
 //!
-//! A producer fills a [`Reservation`], or [`Vacant`] slots one by one and submits at the end of a burst,
-//! which may go to several rings.
+//! A producer fills a [`Reservation`], or [`Vacant`] slots one by one and submits at the end of a
+//! burst, which may go to several rings.
 //!
 //! Closing: each side sees that the other was dropped ([`Producer::is_closed`],
 //! [`Consumer::is_closed`]). Items that are still in the ring can be taken out first, and items

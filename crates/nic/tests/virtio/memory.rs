@@ -96,7 +96,7 @@ fn nothing_waits_for_a_back_end_that_is_silent_about_memory_and_packets_are_copi
         assert!(got.len() == 2 && got.iter().all(|got| got[HEADER..] == bytes));
         rig.tx[0].reclaim();
     }
-    // It leaves before the back end was told of it.
+    // It leaves before the back end gets a table with it.
     drop(left);
     backend.lock().silent = false;
     goes_out_as_it_is(&mut rig, &backend, &mut late, &bytes);

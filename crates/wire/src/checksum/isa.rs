@@ -2,8 +2,10 @@
 //!
 //! AVX2 adds signed 16-bit words in lanes of 32 bits, where nothing is lost. AVX-512 adds 64-bit
 //! words in 64-bit lanes, where carries are lost, and separately their high halves, where none is
-//! lost. The first sum minus the second, shifted up again, is the sum of the low halves. This is the crate's only file with `unsafe`: loads and stores of whole vectors, and
-//! calls of functions compiled for more than the base instruction set.
+//! lost. The first sum minus the second, shifted up again, is the sum of the low halves.
+//!
+//! This is the crate's only file with `unsafe`: loads and stores of whole vectors, and calls of
+//! functions compiled for more than the base instruction set.
 
 use super::words;
 use core::sync::atomic::{AtomicU8, Ordering};

@@ -73,7 +73,7 @@ pub(in super::super) struct Connection {
     protocol: u64,
     pairs: u16,
     /// The version of the memory table that the back end has; `None` before it has any.
-    told: Option<u64>,
+    acked: Option<u64>,
     /// A table that it has not acknowledged yet.
     asked: Option<Asked>,
     /// The rings that are set up.
@@ -95,7 +95,7 @@ impl Connection {
             offered: 0,
             protocol: 0,
             pairs: 1,
-            told: None,
+            acked: None,
             asked: None,
             queues,
             prepared: None,
@@ -231,7 +231,7 @@ impl Connection {
     pub(super) fn set_memory(&mut self, regions: &[&SharedRegion], version: u64) -> Result<(), BusError> {
         let (table, fds) = table(regions);
         self.finish(Request::SetMemTable, &table, &fds)?;
-        self.told = Some(version);
+        self.acked = Some(version);
         Ok(())
     }
 
@@ -256,7 +256,7 @@ impl Connection {
             (None, _) => Ok(None),
             (Some(message), Some(Asked { version, .. })) if message.is_reply && message.number == request.number() => {
                 let word = read_u64(&message.payload).map_err(|error| self.failed(request, error))?;
-                (self.asked, self.told) = (None, Some(version));
+                (self.asked, self.acked) = (None, Some(version));
                 Ok(Some(Answer { version, taken: word == 0 || request != Request::SetMemTable }))
             }
             (Some(_), _) => Err(self.failed(request, "a message that was not asked for")),
@@ -264,8 +264,8 @@ impl Connection {
     }
 
     /// The version of the memory table that the back end has, if it has any.
-    pub(super) fn told(&self) -> Option<u64> {
-        self.told
+    pub(super) fn acked(&self) -> Option<u64> {
+        self.acked
     }
 
     /// Whether an answer is outstanding.

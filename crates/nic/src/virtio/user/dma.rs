@@ -57,8 +57,8 @@ unsafe impl Dma for UserDma {
         state.regions.remove_gone();
         state.regions.add(region, SharedRegion { address, len: region.len(), file, offset })?;
         state.sync();
-        let told = state.connection.as_ref().and_then(Connection::told);
-        state.regions.map(iova, told)
+        let acked = state.connection.as_ref().and_then(Connection::acked);
+        state.regions.map(iova, acked)
     }
 
     unsafe fn map(&self, _: NonNull<u8>, _: usize, _: Access) -> Result<Iova, MapError> {

@@ -34,7 +34,7 @@ impl SharedRegion {
 
 #[derive(Debug)]
 enum Phase {
-    /// The driver was not told yet that the back end has it.
+    /// The driver does not use it yet.
     Waiting(WeakRegionHandle),
     Mapped,
     /// The back end did not take a table with it. It is in no further one.
@@ -91,13 +91,13 @@ impl SharedRegions {
         Ok(())
     }
 
-    /// The driver may use a region: `told` is the version that the back end has, or nothing if it
+    /// The driver may use a region: `acked` is the version that the back end has, or nothing if it
     /// has none yet.
-    pub(super) fn map(&mut self, address: Iova, told: Option<u64>) -> Result<Iova, MapError> {
+    pub(super) fn map(&mut self, address: Iova, acked: Option<u64>) -> Result<Iova, MapError> {
         let entry = self.entries.iter_mut().find(|entry| entry.region.address == address.get());
         match entry {
             Some(entry) if entry.is_refused() => Err(MapError::Refused("the back end did not take the memory")),
-            Some(entry) if told.is_none_or(|told| told >= entry.since) => {
+            Some(entry) if acked.is_none_or(|acked| acked >= entry.since) => {
                 entry.phase = Phase::Mapped;
                 Ok(address)
             }
@@ -150,8 +150,8 @@ impl SharedRegions {
         {
             return Err(connection.refuses_memory());
         }
-        match connection.told() {
-            Some(told) if told != self.version && !connection.is_asked() => {
+        match connection.acked() {
+            Some(acked) if acked != self.version && !connection.is_asked() => {
                 connection.offer_memory(&self.table(), self.version)
             }
             _ => Ok(()),
