@@ -22,6 +22,7 @@
 use super::config::Config;
 use super::events::{Event, Events};
 use super::fallback::{Fallback, StallCount};
+use super::tx::SentSignal;
 use super::umem::Umem;
 use crate::kernel::edge::EdgeGuard;
 use std::io;
@@ -32,10 +33,10 @@ use std::time::{Duration, Instant};
 use towpath_packet::port::State;
 use towpath_packet::xsk_ring::{Consumer, Desc, Entry, Mapped, Producer};
 use towpath_packet::{Direction, FromDevice, InFlight, ToDevice};
+use towpath_sys::af_packet;
 use towpath_sys::bpf::{AttachMode, Map, Program, XdpLink};
 use towpath_sys::netns::Namespace;
 use towpath_sys::xsk::{self, RingMap, RingSizes, Socket, bind};
-use towpath_sys::{Epoll, af_packet};
 
 /// Time for which `EBUSY` is retried: the kernel releases a closed socket with a delay, and a child
 /// process between `fork` and `exec` may still hold a descriptor of it.
@@ -210,23 +211,18 @@ pub(super) struct RxRings {
 pub(super) struct TxRings {
     pub(super) tx: Producer<Mapped<Desc>>,
     pub(super) completion: Consumer<Mapped<u64>>,
-    /// Readable after a completion in copy mode; `None` in zero-copy mode.
-    pub(super) completed: Option<Epoll>,
+    /// In copy mode; in zero-copy mode drivers complete frames without a signal.
+    pub(super) sent_signal: Option<SentSignal>,
     pub(super) socket: Arc<Socket>,
 }
 
 /// Splits a socket's rings into its two halves.
-///
-/// In copy mode the kernel wakes those who wait to write when it frees a sent frame (`sock_wfree`),
-/// after its completion; the socket itself stays writable while half of its TX ring is free. So the
-/// edges count. In zero-copy mode drivers complete frames without a signal.
 pub(super) fn split_rings(socket: &Arc<Socket>, rings: Rings, flags: u16) -> (Option<RxRings>, TxRings) {
     let Rings { fill, completion, rx, tx } = rings;
     let rx = rx.map(|rx| RxRings { rx, fill, socket: socket.clone() });
     let copies = flags & bind::ZEROCOPY == 0;
-    let completed = copies.then(Epoll::new).and_then(Result::ok);
-    let completed = completed.filter(|epoll| epoll.add_writable_edge(socket.as_raw_fd()).is_ok());
-    (rx, TxRings { tx, completion, completed, socket: socket.clone() })
+    let sent_signal = copies.then(|| SentSignal::new(socket.as_raw_fd())).flatten();
+    (rx, TxRings { tx, completion, sent_signal, socket: socket.clone() })
 }
 
 #[derive(Debug, Default)]

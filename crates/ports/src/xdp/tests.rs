@@ -1,11 +1,11 @@
-//! A test that needs private access: stalled queues on a veth pair.
+//! Tests that need private access: stalled queues on a veth pair, and what a sleeping one waits for.
 
 use towpath_testing as support;
 
 use super::*;
 use std::time::{Duration, Instant};
 use support::{Namespace, Need, needs};
-use towpath_packet::port::{RxQueue, State, TxQueue};
+use towpath_packet::port::{RxQueue, State, TxQueue, Wake};
 use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig};
 
 /// Type of the frames that are sent.
@@ -124,4 +124,34 @@ fn a_queue_that_only_sends_is_reopened_as_often_as_it_stalls() {
     drop(queues);
     let stats = pool.stats();
     assert_eq!(stats.free, stats.capacity);
+}
+
+#[test]
+fn a_socket_wakes_for_sent_frames_only_while_its_queue_may_sleep() {
+    if !needs("a_socket_wakes_for_sent_frames_only_while_its_queue_may_sleep", &[Need::Root, Need::Program("ip")]) {
+        return;
+    }
+    let ns = Namespace::new("wake");
+    ns.ip("link add v0 type veth peer name v1");
+    ns.ip("link set v0 up");
+    ns.ip("link set v1 up");
+    let pool = Pool::new(PoolConfig::default().capacity(4096).backing(Backing::Anonymous)).unwrap();
+    let config = Config::from_uri(&format!("xdp:v0?netns={},rx=off", ns.name()).parse().unwrap()).unwrap();
+    let mut queues =
+        open(config).unwrap().start(Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL }).unwrap();
+    let tx = &mut queues.tx[0];
+    for _ in 0..2 {
+        until("the queue may sleep", || {
+            tx.reclaim();
+            matches!(tx.wake(), Wake::Readable(_))
+        });
+        let Wake::Readable(set) = tx.wake() else { panic!("it is woken by a descriptor") };
+        // The kernel's own list of what is in the set.
+        let waits = || std::fs::read_to_string(format!("/proc/self/fdinfo/{set}")).unwrap().contains("tfd:");
+        assert!(waits());
+        let mut batch = Batch::new();
+        batch.push(Packet::copy_from(&mut pool.cache(Direction::Tx).unwrap(), &[0xff; 60]).unwrap()).unwrap();
+        assert_eq!(tx.tx(&mut batch), 1);
+        assert!(!waits(), "a wake-up for each frame");
+    }
 }

@@ -14,9 +14,13 @@
 //! |---|---|
 //! | `submit.rs` | fragments into the TX ring, copies to the UMEM, the wakeup |
 //! | `complete.rs` | completions, stalls, reopened queues |
+//! | `sent_signal.rs` | what a queue that sleeps is woken by |
 
 mod complete;
+mod sent_signal;
 mod submit;
+
+pub(super) use sent_signal::SentSignal;
 
 use super::in_flight_table::InFlightTable;
 use super::live::LiveTx;
@@ -140,6 +144,7 @@ impl TxQueue for SocketTx {
         if n > 0
             && let Some(rings) = &mut self.rings
         {
+            rings.sent_signal.iter().for_each(SentSignal::disarm);
             rings.tx.submit();
             self.wake_kernel();
             self.reap();
@@ -178,14 +183,10 @@ impl TxQueue for SocketTx {
         match (&self.state, &self.rings) {
             (State::Gone(_), _) => Wake::Never,
             // Entries that the kernel did not take wait for nothing that it signals.
-            (_, Some(rings)) if !self.needs_kick => match &rings.completed {
-                Some(completed) => {
-                    // What completes from now on is signalled; the caller looks once more.
-                    completed.drain();
-                    Wake::Readable(completed.fd())
-                }
-                None => Wake::Poll,
-            },
+            // What is freed from now on is signalled; the caller looks once more.
+            (_, Some(rings)) if !self.needs_kick => {
+                rings.sent_signal.as_ref().and_then(SentSignal::arm).map_or(Wake::Poll, Wake::Readable)
+            }
             _ => Wake::Poll,
         }
     }
