@@ -69,13 +69,19 @@ impl<T: Transport> VirtioRx<T> {
         handle.runs(|_| ring.iter_mut().for_each(RxRing::restart))
     }
 
-    /// The watchdog's task: the condition of the device.
+    /// The watchdog's task: the condition of the device, and a kick that it may have lost. With RSS
+    /// QEMU asks for a kick of a receive queue that has too few buffers for a packet, and no longer
+    /// does after a shorter one of another queue of its tap has found enough. The longer packet and
+    /// all behind it wait for that kick.
     #[cold]
     fn watch(&mut self) {
         if let Some(cause) = self.handle.device().check() {
             self.handle.request_reset(cause);
         }
         self.ring.iter_mut().for_each(RxRing::idle);
+        if !T::RECONNECTS && self.control.link_is_up() {
+            self.handle.device().transport.kick(self.index);
+        }
     }
 
     /// The wait of its worker is over.
