@@ -84,7 +84,7 @@ impl Sides {
             6 => {
                 if !self.tokens.is_empty() {
                     let (token, most) = self.tokens.swap_remove(usize::from(input.byte()) % self.tokens.len());
-                    self.device.complete(Token::from_raw(token.into_raw()), u32::from(input.byte()).min(most));
+                    self.device.add_used(Token::from_raw(token.into_raw()), u32::from(input.byte()).min(most));
                 }
             }
             7 => {
@@ -205,7 +205,7 @@ fuzz_target!(|input: &[u8]| {
             sides.step(&mut input);
         }
         for (token, _) in std::mem::take(&mut sides.tokens) {
-            sides.device.complete(token, 0);
+            sides.device.add_used(token, 0);
         }
         let _ = sides.device.publish();
         sides.driver.reset(|id| assert!(sides.flight.remove(&id).is_some()));

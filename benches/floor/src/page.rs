@@ -227,10 +227,10 @@ impl Floor {
 
     /// Pages that are free again are completed.
     #[inline(always)]
-    fn complete(&mut self) {
+    fn write_completions(&mut self) {
         let mut at = self.completion.written.load(Ordering::Relaxed);
         let (slots, is_free) = (&mut self.completion.slots, &mut self.is_free);
-        self.pages.reclaim(BURST, |addr, _| {
+        self.pages.drain_freed(BURST, |addr, _| {
             slots[at as usize % RING] = addr;
             is_free[(addr / u64::from(FRAMES.1)) as usize % FRAMES.0 as usize] = true;
             at = at.wrapping_add(1);
@@ -254,7 +254,7 @@ impl Turns for Floor {
     #[inline]
     fn turn(&mut self) -> usize {
         self.ring.reclaim(&mut self.cache);
-        self.complete();
+        self.write_completions();
         let (mut at, end) = (self.tx.read.load(Ordering::Relaxed), self.tx.written.load(Ordering::Acquire));
         let mut n = 0;
         while at != end && n < BURST {

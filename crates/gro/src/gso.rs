@@ -1,14 +1,14 @@
 //! Segmentation: one super-packet in, ordinary packets out.
 //!
 //! ```text
-//! chunks:  [ headers | payload ........ ][ payload .... ][ payload ....... ]
+//! pieces:  [ headers | payload ........ ][ payload .... ][ payload ....... ]
 //! write 0: [ headers'| payload 0 ]
 //! write 1: [ headers'| payload 1 ]          each one copy, summed while it is copied
 //! write 2: [ headers'| payload 2, shorter ]
 //! ```
 //!
 //! [`Split`] is pulled: [`Split::next_len`] returns a length, the caller provides a buffer of that
-//! length, and [`Split::write`] fills it. It allocates nothing and holds nothing but the chunks. An
+//! length, and [`Split::write`] fills it. It allocates nothing and holds nothing but the pieces. An
 //! ordinary packet comes out as one packet, its checksum completed.
 //!
 //! The packet and its [`Offload`] are untrusted: the result is legal segments or a [`GsoError`].
@@ -71,9 +71,9 @@ impl core::error::Error for GsoError {}
 /// use towpath_gro::{Checksums, LinkKind, Offload, Split};
 /// # fn send(_: &[u8]) {}
 /// # let (head, fragment, offload) = (&[0u8; 60][..], &[0u8; 100][..], Offload::default());
-/// let chunks = [head, fragment];
+/// let pieces = [head, fragment];
 /// let (link, checksums) = (LinkKind::Ethernet, Checksums::Complete);
-/// let mut split = Split::new(chunks.into_iter(), link, &offload, checksums)?;
+/// let mut split = Split::new(pieces.into_iter(), link, &offload, checksums)?;
 /// let mut buffer = [0u8; 2048];
 /// while let Some(len) = split.next_len() {
 ///     let Some(out) = buffer.get_mut(..len) else { break };
@@ -180,15 +180,15 @@ pub struct Slices<'a> {
 }
 
 impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
-    /// Prepares the segmentation of the packet that `chunks` make up, headers first. Headers need
-    /// not be in one chunk.
+    /// Prepares the segmentation of the packet that `pieces` make up, headers first. Headers need
+    /// not be in one piece.
     ///
     /// # Errors
     ///
     /// [`GsoError`], if the metadata cannot be true of the packet. Nothing has been written then.
-    pub fn new(chunks: I, link: LinkKind, offload: &Offload, checksums: Checksums) -> Result<Self, GsoError> {
+    pub fn new(pieces: I, link: LinkKind, offload: &Offload, checksums: Checksums) -> Result<Self, GsoError> {
         let mut header = [0; MAX_HEADER];
-        let (gathered, len) = gather(chunks.clone(), &mut header);
+        let (gathered, len) = gather(pieces.clone(), &mut header);
         if len == 0 {
             return Err(GsoError::Truncated);
         }
@@ -198,7 +198,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
             return Err(GsoError::Checksum);
         }
         let mut split = Self {
-            payload: Payload { chunks, chunk: &[] },
+            payload: Payload { pieces, piece: &[] },
             left: len,
             packets: 1,
             written: 0,
@@ -427,7 +427,7 @@ impl Template {
 /// # Errors
 ///
 /// [`GsoError::Checksum`] if its place is outside the packet.
-pub fn complete(packet: &mut [u8], offload: &Offload) -> Result<(), GsoError> {
+pub fn complete_checksum(packet: &mut [u8], offload: &Offload) -> Result<(), GsoError> {
     let Checksum::Partial { start, offset } = offload.checksum else {
         return Ok(());
     };
@@ -450,13 +450,13 @@ fn store_checksum(packet: &mut [u8], start: usize, offset: usize, total: u16) {
 }
 
 /// Copies the leading bytes of a packet to `to`: returns how many, and how long the packet is.
-fn gather<'a>(chunks: impl Iterator<Item = &'a [u8]>, to: &mut [u8]) -> (usize, usize) {
+fn gather<'a>(pieces: impl Iterator<Item = &'a [u8]>, to: &mut [u8]) -> (usize, usize) {
     let (mut gathered, mut len) = (0, 0);
-    for chunk in chunks {
-        len += chunk.len();
+    for piece in pieces {
+        len += piece.len();
         if let Some(space) = to.get_mut(gathered..) {
-            let n = space.len().min(chunk.len());
-            for (to, from) in space.iter_mut().zip(chunk) {
+            let n = space.len().min(piece.len());
+            for (to, from) in space.iter_mut().zip(piece) {
                 *to = *from;
             }
             gathered += n;
@@ -465,24 +465,24 @@ fn gather<'a>(chunks: impl Iterator<Item = &'a [u8]>, to: &mut [u8]) -> (usize, 
     (gathered, len)
 }
 
-/// What of the chunks has not been read.
+/// What of the pieces has not been read.
 struct Payload<'a, I> {
-    chunks: I,
-    chunk: &'a [u8],
+    pieces: I,
+    piece: &'a [u8],
 }
 
 impl<'a, I: Iterator<Item = &'a [u8]>> Payload<'a, I> {
     /// The next bytes, at most `max`; empty at the end.
     #[inline]
     fn next(&mut self, max: usize) -> &'a [u8] {
-        while self.chunk.is_empty() {
-            match self.chunks.next() {
-                Some(chunk) => self.chunk = chunk,
+        while self.piece.is_empty() {
+            match self.pieces.next() {
+                Some(piece) => self.piece = piece,
                 None => break,
             }
         }
-        let (now, later) = self.chunk.split_at(max.min(self.chunk.len()));
-        self.chunk = later;
+        let (now, later) = self.piece.split_at(max.min(self.piece.len()));
+        self.piece = later;
         now
     }
 
@@ -517,7 +517,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Payload<'a, I> {
         while !out.is_empty() {
             let piece = self.next(out.len());
             if piece.is_empty() {
-                // Only if a clone of the chunks yields more than the original. Stale bytes of the
+                // Only if a clone of the pieces yields more than the original. Stale bytes of the
                 // buffer must not leave with the packet.
                 out.fill(0);
                 break;

@@ -10,7 +10,7 @@
 //! | you look for | item |
 //! |---|---|
 //! | coalescing: push, flush, hold time | [`Gro`], [`GroConfig`] |
-//! | segmentation, checksum completion | [`Split`], [`Cuts`], [`complete`] |
+//! | segmentation, checksum completion | [`Split`], [`Cuts`], [`complete_checksum`] |
 //! | a packet type of your own | [`Segment`], [`Sink`]; [`Linear`] for byte buffers |
 //! | metadata beside a packet | [`Offload`]: [`Checksum`], [`Gso`], [`Tunnel`] |
 //! | why packets did not merge | [`Stats`], [`Flush`] |
@@ -92,7 +92,7 @@ mod table;
 pub use auto::Auto;
 pub use config::GroConfig;
 pub use gro::Gro;
-pub use gso::{Cuts, GsoError, MAX_HEADERS, MIN_TCP_SIZE, Slices, Split, SplitWhole, complete};
+pub use gso::{Cuts, GsoError, MAX_HEADERS, MIN_TCP_SIZE, Slices, Split, SplitWhole, complete_checksum};
 pub use linear::Linear;
 pub use offload::{Offload, Tunnel, TunnelKind};
 pub use segment::{Appended, Segment, Sink};

@@ -5,7 +5,9 @@ mod common;
 
 use common::{ACK, CWR, Carrier, FIN, PSH, Spec, check, in_tunnel, tcp, udp, v4, v6};
 use proptest::prelude::*;
-use towpath_gro::{Checksum, Checksums, GsoError, GsoKind, LinkKind, MAX_HEADERS, Offload, Slices, Split, complete};
+use towpath_gro::{
+    Checksum, Checksums, GsoError, GsoKind, LinkKind, MAX_HEADERS, Offload, Slices, Split, complete_checksum,
+};
 
 fn split(
     chunks: &[&[u8]],
@@ -114,7 +116,7 @@ fn partial_segments_become_right_when_the_egress_completes_them() {
         let segments = split(&[&packet], spec.link, &offload, Checksums::Partial).unwrap();
         for (want, (mut got, offload)) in run.iter().zip(segments) {
             check::partial(&got, spec.link).unwrap_or_else(|e| panic!("{e}: {spec:?}"));
-            complete(&mut got, &offload).unwrap();
+            complete_checksum(&mut got, &offload).unwrap();
             assert_eq!(want.build(), got, "{spec:?}");
         }
     }
@@ -236,7 +238,7 @@ fn hostile_metadata_is_an_error() {
     );
     for (offset, error) in [(8, None), (9, Some(GsoError::Checksum))] {
         let partial = Checksum::Partial { start: packet.len() as u16 - 10, offset };
-        assert_eq!(complete(&mut packet.clone(), &Offload::new(partial, None)).err(), error);
+        assert_eq!(complete_checksum(&mut packet.clone(), &Offload::new(partial, None)).err(), error);
     }
     let unchecked = Offload { checksum: Checksum::Unknown, ..datagrams.1 };
     assert_eq!(

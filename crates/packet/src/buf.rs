@@ -76,7 +76,11 @@ impl std::fmt::Debug for Buf {
     }
 }
 
-/// One contiguous piece of a packet: the linear part, or a fragment.
+/// The bytes of one contiguous piece of a packet, its linear part or a fragment: what DPDK calls a
+/// segment of an mbuf.
+///
+/// They lie in a chunk of a [`Pool`](crate::Pool), which has room around them, as a chunk of an
+/// AF_XDP socket's UMEM has; or in external memory.
 ///
 /// Bytes that only this process can change are available as a slice. Bytes that another process may
 /// write at the same moment (an application's frame) are *untrusted*: they can be copied, or given

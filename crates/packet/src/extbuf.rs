@@ -5,7 +5,7 @@
 //!   application's memory (Region)
 //!   ├── frame 7 ◄─ attach(…, 7) ──► Buf, a fragment of a packet ──► … any thread ──► dropped
 //!   │                                                                                   │
-//!   └── ExtBufPool::reclaim: "7" ◄────── a list, pushed a burst at a time ◄─────────────┘
+//!   └── ExtBufPool::drain_freed: "7" ◄── a list, pushed a burst at a time ◄─────────────┘
 //! ```
 //!
 //! An attached buffer costs one 64-byte Meta and no copy. Its token is stored in a table of the
@@ -35,7 +35,7 @@ use towpath_sys::mmap::page_size;
 /// Its functions run in the middle of freeing, also of whole batches. The process ends if one of
 /// them panics, or the drop of the last owner does.
 pub trait ExtBufOwner: Send + Sync {
-    /// A buffer was freed while no other freed one waited to be reclaimed. Called on the thread
+    /// A buffer was freed while no other freed one waited to be drained. Called on the thread
     /// that dropped it, so it must neither block nor panic. One call too many is possible.
     fn on_free(&self);
 
@@ -71,7 +71,7 @@ pub struct ExtBufPool {
     free: *mut Meta,
     /// How many these are.
     free_len: usize,
-    /// Metas that were freed and not reclaimed yet; linked.
+    /// Metas that were freed and not drained yet; linked.
     freed: *mut Meta,
     capacity: usize,
     memory: UntrustedMem,
@@ -107,19 +107,19 @@ impl ExtBufPool {
     }
 
     /// Buffers that can be attached now. Freed ones count once they are
-    /// [reclaimed](ExtBufPool::reclaim).
+    /// [drained](ExtBufPool::drain_freed).
     #[inline]
     pub fn free(&self) -> usize {
         self.free_len
     }
 
-    /// Buffers that are attached, or freed and not reclaimed.
+    /// Buffers that are attached, or freed and not drained.
     #[inline]
     pub fn in_use(&self) -> usize {
         self.capacity - self.free_len
     }
 
-    /// A fragment of `len` bytes at `offset` of the region. `token` can be reclaimed when its last
+    /// A fragment of `len` bytes at `offset` of the region. `token` can be drained when its last
     /// user has dropped it.
     ///
     /// `None` if the bytes do not all lie in the region, if `len` is 0 or more than 65535, or if no
@@ -174,14 +174,14 @@ impl ExtBufPool {
     /// were attached; returns their number. Buffers that were dropped together come in the order in
     /// which they were dropped.
     #[inline]
-    pub fn reclaim(&mut self, most: usize, mut each: impl FnMut(u64, u16)) -> usize {
+    pub fn drain_freed(&mut self, most: usize, mut each: impl FnMut(u64, u16)) -> usize {
         let mut n = 0;
         while n < most {
             if self.freed.is_null() {
                 self.freed = self.handle.shared().take_returned();
             }
             let mut at = self.freed;
-            let mut run = ReclaimRun { pool: self, last: None, len: 0 };
+            let mut run = DrainedRun { pool: self, last: None, len: 0 };
             while n < most
                 && let Some(meta) = NonNull::new(at)
             {
@@ -201,21 +201,21 @@ impl ExtBufPool {
         n
     }
 
-    /// Whether buffers were freed and not reclaimed.
+    /// Whether buffers were freed and not drained.
     pub fn has_freed(&self) -> bool {
         !self.freed.is_null() || self.handle.shared().has_returned()
     }
 }
 
-/// Metas from the front of [`ExtBufPool::freed`] whose tokens were reclaimed. They are free when it
+/// Metas from the front of [`ExtBufPool::freed`] whose tokens were drained. They are free when it
 /// is dropped.
-struct ReclaimRun<'a> {
+struct DrainedRun<'a> {
     pool: &'a mut ExtBufPool,
     last: Option<NonNull<Meta>>,
     len: usize,
 }
 
-impl Drop for ReclaimRun<'_> {
+impl Drop for DrainedRun<'_> {
     #[inline]
     fn drop(&mut self) {
         let Some(mut last) = self.last else { return };

@@ -12,6 +12,10 @@
 //!   Batch               an array of packets
 //! ```
 //!
+//! A *chunk* is a buffer of fixed size, as in the UMEM of AF_XDP. A [`Chunk`] is the part of one
+//! that has bytes of a packet. A device *completes* what is [in flight](InFlight). A transmit queue
+//! [*reclaims*](port::TxQueue::reclaim) what was completed.
+//!
 //! | module | contents |
 //! |---|---|
 //! | `buf`, `packet`, `batch` | [`Buf`], [`Chunk`], [`Packet`], [`Batch`] |

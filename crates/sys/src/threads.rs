@@ -21,7 +21,7 @@ impl Threads {
     /// # Errors
     /// Those of reading `/proc/self/task`: `NotFound` if `/proc` is not mounted.
     pub fn now() -> io::Result<Threads> {
-        complete(list, started)
+        list_all(list, started)
     }
 
     /// The numbers of those that are not among `before`.
@@ -32,7 +32,7 @@ impl Threads {
 
 /// Lists threads until all that are named still run afterwards. A listing goes from each thread to
 /// the next, and may skip some if the one that it has reached ends.
-fn complete(
+fn list_all(
     list: impl Fn() -> io::Result<Vec<libc::pid_t>>,
     started: impl Fn(libc::pid_t) -> io::Result<Option<u64>>,
 ) -> io::Result<Threads> {
@@ -111,9 +111,9 @@ mod tests {
     fn a_listing_is_made_again_if_a_thread_has_ended_meanwhile_because_others_may_be_skipped() {
         let listings = RefCell::new(vec![vec![1, 3, 4], vec![1, 2]]);
         let list = || Ok(listings.borrow_mut().pop().unwrap());
-        let threads = complete(list, |number| Ok((number != 2).then_some(100))).unwrap();
+        let threads = list_all(list, |number| Ok((number != 2).then_some(100))).unwrap();
         assert_eq!(threads, Threads(BTreeSet::from([(1, 100), (3, 100), (4, 100)])));
-        let refused = complete(|| Ok(vec![1]), |_| Err(io::ErrorKind::PermissionDenied.into()));
+        let refused = list_all(|| Ok(vec![1]), |_| Err(io::ErrorKind::PermissionDenied.into()));
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 

@@ -48,16 +48,16 @@ impl<B: AsRef<[u8]>> Node<B> {
 
 impl<B: AsRef<[u8]>> Chain<B> {
     /// The bytes of the packet, buffer by buffer.
-    pub fn chunks(&self) -> Chunks<'_, B> {
-        Chunks(Some(&self.0))
+    pub fn buffers(&self) -> Buffers<'_, B> {
+        Buffers(Some(&self.0))
     }
 
     /// Copies the packet to the beginning of `to`; returns its length. `None` if `to` is shorter.
     pub fn copy_to(&self, to: &mut [u8]) -> Option<usize> {
         let mut rest = to.get_mut(..self.len())?;
-        for chunk in self.chunks() {
-            let (now, later) = rest.split_at_mut_checked(chunk.len())?;
-            now.copy_from_slice(chunk);
+        for bytes in self.buffers() {
+            let (now, later) = rest.split_at_mut_checked(bytes.len())?;
+            now.copy_from_slice(bytes);
             rest = later;
         }
         Some(self.len())
@@ -79,15 +79,15 @@ impl<B: AsRef<[u8]>> Chain<B> {
 }
 
 /// The bytes of a [`Chain`].
-pub struct Chunks<'a, B>(Option<&'a Node<B>>);
+pub struct Buffers<'a, B>(Option<&'a Node<B>>);
 
-impl<B> Clone for Chunks<'_, B> {
+impl<B> Clone for Buffers<'_, B> {
     fn clone(&self) -> Self {
-        Chunks(self.0)
+        Buffers(self.0)
     }
 }
 
-impl<'a, B: AsRef<[u8]>> Iterator for Chunks<'a, B> {
+impl<'a, B: AsRef<[u8]>> Iterator for Buffers<'a, B> {
     type Item = &'a [u8];
 
     #[inline]
@@ -106,7 +106,7 @@ impl<B: AsRef<[u8]>> Pieces for Chain<B> {
 
     #[inline]
     fn pieces(&self) -> impl Iterator<Item = IoVec<'_>> {
-        self.chunks().map(IoVec::new)
+        self.buffers().map(IoVec::new)
     }
 }
 
@@ -260,7 +260,7 @@ mod tests {
             assert!(matches!(first.append(other, 2, None), Appended::Chained));
         }
         first.set_offload(Offload::default());
-        assert_eq!(first.chunks().collect::<Vec<_>>(), [&b"H0ab"[..], b"cd", b"ef"]);
+        assert_eq!(first.buffers().collect::<Vec<_>>(), [&b"H0ab"[..], b"cd", b"ef"]);
         let mut copy = [0; 9];
         assert_eq!((first.copy_to(&mut copy), &copy), (Some(8), b"H0abcdef\0"));
         assert_eq!(first.copy_to(&mut copy[..7]), None);
@@ -339,7 +339,7 @@ mod tests {
                 chained.push(
                     nodes.chain(bytes.clone(), 0..bytes.len(), Offload::default()),
                     0,
-                    &mut (|p: Chain<_>| small.push((p.offload(), p.chunks().collect::<Vec<_>>().concat())), drop),
+                    &mut (|p: Chain<_>| small.push((p.offload(), p.buffers().collect::<Vec<_>>().concat())), drop),
                 );
                 let (mut buffer, len) = (vec![0; 65535], bytes.len());
                 buffer[..len].copy_from_slice(&bytes);
@@ -350,7 +350,7 @@ mod tests {
                 );
             }
             chained.flush_all(&mut (
-                |p: Chain<_>| small.push((p.offload(), p.chunks().collect::<Vec<_>>().concat())),
+                |p: Chain<_>| small.push((p.offload(), p.buffers().collect::<Vec<_>>().concat())),
                 drop,
             ));
             copied.flush_all(&mut (|p: Linear<_>| large.push((p.offload(), p.packet().to_vec())), drop));

@@ -53,7 +53,7 @@ mod queue;
 pub mod steering;
 mod writer;
 
-pub use chain::{Chain, Chunks, MAX_BUFFERS, Nodes};
+pub use chain::{Buffers, Chain, MAX_BUFFERS, Nodes};
 pub use changes::{Change, Changes};
 pub use config::{Config, Kind, MAX_QUEUES, MIN_MTU};
 pub use device::Device;

@@ -205,7 +205,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
 
     /// Whether the packet agrees with its metadata.
     fn is_sound(&self, packet: &Chain<B>) -> bool {
-        Split::new(packet.chunks(), self.to.link(), &packet.offload(), Checksums::Partial).is_ok()
+        Split::new(packet.buffers(), self.to.link(), &packet.offload(), Checksums::Partial).is_ok()
     }
 
     /// Handles an error that the size and kind of the packet do not explain.
@@ -251,7 +251,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
         scratch: &mut [u8],
     ) -> Option<Outcome> {
         let first = packet.written();
-        let Ok(mut split) = Split::new(packet.chunks(), self.to.link(), offload, checksums) else {
+        let Ok(mut split) = Split::new(packet.buffers(), self.to.link(), offload, checksums) else {
             self.stats.dropped_invalid += 1;
             return Some(Outcome::Done);
         };

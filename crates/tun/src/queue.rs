@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-use towpath_gro::{Checksums, GsoError, LinkKind, Offload, SplitWhole, complete};
+use towpath_gro::{Checksums, GsoError, LinkKind, Offload, SplitWhole, complete_checksum};
 use towpath_sys::uio::{Gather, Pieces};
 use towpath_sys::{poll, tun};
 
@@ -276,7 +276,7 @@ impl<'a> Received<'a> {
         if self.is_super() {
             return Ok(None);
         }
-        complete(self.bytes, &self.offload)?;
+        complete_checksum(self.bytes, &self.offload)?;
         self.offload = Offload::default();
         Ok(Some(self.bytes))
     }

@@ -73,7 +73,7 @@ impl Rig {
     fn serve(&mut self) {
         while let Some(token) = self.device.take(&self.regions, &mut self.chain).expect("a good driver") {
             black_box(self.chain.readable());
-            self.device.complete(token, 0);
+            self.device.add_used(token, 0);
         }
         black_box(self.device.publish());
     }
@@ -112,7 +112,7 @@ impl Rig {
         }
         while let Some(token) = self.device.take(&self.regions, &mut self.chain).expect("a good driver") {
             black_box(self.chain.readable());
-            self.device.complete(token, 0);
+            self.device.add_used(token, 0);
             black_box(self.device.publish());
         }
     }

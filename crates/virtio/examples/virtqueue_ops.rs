@@ -57,11 +57,11 @@ fn measured_device(
     while !any_shape && n == singles.len() {
         n = device.take_singles(regions, written, &mut singles);
         black_box(&singles);
-        device.complete_all(singles[..n].iter().map(|single| (single.token(), len)));
+        device.add_used_all(singles[..n].iter().map(|single| (single.token(), len)));
     }
     while let Ok(Some(token)) = device.take(regions, chain) {
         black_box(chain.readable());
-        device.complete(token, len);
+        device.add_used(token, len);
     }
     device.publish()
 }

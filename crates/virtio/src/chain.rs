@@ -44,7 +44,7 @@ pub struct Used {
     pub len: u32,
 }
 
-/// A device's promise to return a chain: exactly one of [`complete`](crate::Device::complete) and
+/// A device's promise to return a chain: exactly one of [`add_used`](crate::Device::add_used) and
 /// [`untake`](crate::Device::untake) ends it. It holds neither the queue nor memory.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a chain that is not returned is lost to the driver"]

@@ -117,7 +117,7 @@ fn exchange(format: Format) {
             // Relaxed: the queue orders the buffers.
             assert_eq!(buffers.0.0.load(Relaxed), 11);
             buffers.0.1.store(22, Relaxed);
-            device.complete(token, 9);
+            device.add_used(token, 9);
             if device.publish() {
                 calling.signal();
             }
@@ -189,7 +189,7 @@ fn calls(format: Format, event_idx: bool, together: bool) {
             let mut chain = Chain::new(2);
             for last in [false, true] {
                 let token = device.take(&Plain, &mut chain).unwrap().unwrap();
-                device.complete(token, 5);
+                device.add_used(token, 5);
                 if (!together || last) && device.publish() {
                     calling.signal();
                 }

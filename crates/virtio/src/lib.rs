@@ -5,7 +5,7 @@
 //! ```text
 //!            driver's side                                    device's side
 //!   Segment ─► Driver::add ─┐                        ┌─ Device::take ─► Chain of Piece, a Token
-//!              publish ─────┤   Areas, in memory     ├─ complete(Token, len)
+//!              publish ─────┤   Areas, in memory     ├─ add_used(Token, len)
 //!   Used ◄─ next_used ──────┘   that both may write  └─ publish
 //!      trusted: free list, chains in flight             trusted: positions, chains out of order
 //!                                                       AddressSpace: where addresses lead
@@ -34,7 +34,7 @@
 //!   descriptors. One index is loaded per burst, and nothing waits for the other side.
 //! * **A breach is final.** The first [`RingError`] is returned ever after, until the queue is made
 //!   anew. Chains that are out can still be completed.
-//! * **A device returns each chain once.** A [`Token`] is not copied; `complete` or `untake` takes
+//! * **A device returns each chain once.** A [`Token`] is not copied; `add_used` or `untake` takes
 //!   it.
 //! * **Nothing is visible before `publish`**: a burst costs one store that the other side waits
 //!   for, one fence and one decision about a notification.
@@ -56,7 +56,7 @@
 //! in any order; with `VIRTIO_F_IN_ORDER` the queue holds them back until it is their turn.
 //!
 //! *Mergeable buffers.* [`Device::take`] chain after chain and fill them; keep the place of the
-//! first chain's header, write `num_buffers` there, [`complete`](Device::complete) all of them, and
+//! first chain's header, write `num_buffers` there, [`add_used`](Device::add_used) all of them, and
 //! publish once a burst. If chains are missing, [`untake`](Device::untake) them, last one first.
 //!
 //! `unsafe` lives in `area` only.

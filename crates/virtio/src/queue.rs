@@ -149,7 +149,7 @@ impl<W: RingWords> Driver<W> {
 /// The device's side of a queue: it takes chains, and returns them used, in any order.
 ///
 /// ```text
-///   take until None, or a burst is full ─► complete, complete ─► publish ── true? ──► call
+///   take until None, or a burst is full ─► add_used, add_used ─► publish ── true? ──► call
 ///   a packet that does not fit what is there: untake, last chain first
 ///   disable_kicks … before it sleeps: enable_kicks ── true? ──► take once more
 /// ```
@@ -245,23 +245,23 @@ impl<W: RingWords> Device<W> {
         either!(self, queue => queue.untake(token))
     }
 
-    /// Returns a chain of which `len` bytes were written, those of its first writable buffers. The
-    /// driver does not see it before [`publish`](Device::publish).
+    /// Returns a chain of which `len` bytes were written, those of its first writable buffers
+    /// (Linux: `vhost_add_used`). The driver does not see it before [`publish`](Device::publish).
     ///
     /// With `VIRTIO_F_IN_ORDER` a chain waits for those that were taken before it, and several are
     /// returned by one used entry.
     #[inline]
-    pub fn complete(&mut self, token: Token, len: u32) {
-        either!(self, queue => queue.complete(token, len));
+    pub fn add_used(&mut self, token: Token, len: u32) {
+        either!(self, queue => queue.add_used(token, len));
     }
 
-    /// Returns chains with the bytes written to each, as [`complete`](Device::complete) does.
+    /// Returns chains with the bytes written to each, as [`add_used`](Device::add_used) does.
     #[inline]
-    pub fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
-        either!(self, queue => chains.for_each(|(token, len)| queue.complete(token, len)));
+    pub fn add_used_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
+        either!(self, queue => chains.for_each(|(token, len)| queue.add_used(token, len)));
     }
 
-    /// Makes the completed chains used, at once. Returns whether the driver needs a call.
+    /// Shows the used chains to the driver, at once. Returns whether the driver needs a call.
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]
     pub fn publish(&mut self) -> bool {

@@ -206,7 +206,7 @@ fn an_available_index_that_jumps_or_goes_back_breaks_the_queue() {
     victim.ram.w16(DRIVER + 2, 5);
     assert_eq!(victim.take(), Err(RingError::AvailIndex));
     // What was taken before can be returned.
-    tokens.into_iter().for_each(|token| victim.device.complete(token, 0));
+    tokens.into_iter().for_each(|token| victim.device.add_used(token, 0));
     assert!(victim.device.publish());
     assert_eq!(victim.ram.r16(DEVICE + 2), 4);
 }
@@ -220,7 +220,7 @@ fn packed_descriptors_that_are_available_twice_break_the_queue() {
     // The second round's flags, with nothing used.
     victim.ram.desc(DESC, data(0), 8, 9, 0x8000);
     assert_eq!(victim.take(), Err(RingError::AvailIndex));
-    tokens.into_iter().for_each(|token| victim.device.complete(token, 0));
+    tokens.into_iter().for_each(|token| victim.device.add_used(token, 0));
     assert!(victim.device.publish());
 }
 
@@ -234,9 +234,9 @@ fn in_order_one_used_entry_stands_for_chains_that_were_read_and_for_none_that_wa
         victim.ram.w32(DEVICE + 12, 0xbeef);
         let (first, second) = (victim.take().unwrap().unwrap(), victim.take().unwrap().unwrap());
         let len = victim.chain.writable_len();
-        victim.device.complete(second, len);
+        victim.device.add_used(second, len);
         assert!(!victim.device.publish(), "it waits for the first one");
-        victim.device.complete(first, len);
+        victim.device.add_used(first, len);
         assert!(victim.device.publish());
         assert_eq!(victim.ram.r16(DEVICE + 2), 2);
         assert_eq!([4, 12].map(|at| victim.ram.r32(DEVICE + at)), ids);
@@ -249,7 +249,7 @@ fn a_packed_chain_that_runs_into_one_that_is_outstanding_breaks_the_queue() {
     (0..4).for_each(|i| victim.packed(i, data(0), 8, if i > 0 { NEXT } else { 0 }, 1));
     let first = victim.take().unwrap().unwrap();
     assert_eq!(victim.take(), Err(RingError::ChainLength));
-    victim.device.complete(first, 0);
+    victim.device.add_used(first, 0);
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn an_empty_buffer_is_checked_and_left_out() {
         let token = victim.take().unwrap().unwrap();
         assert_eq!((victim.chain.readable().len(), victim.chain.writable().len()), (0, 1));
         assert_eq!(victim.chain.writable()[0].len, 3);
-        victim.device.complete(token, 3);
+        victim.device.add_used(token, 3);
     }
 }
 
@@ -295,7 +295,7 @@ fn a_chain_goes_from_direct_descriptors_to_a_table_and_over_the_border_of_two_re
     };
     assert_eq!(lens(victim.chain.readable()), [(0, 5), (1, 7)]);
     assert_eq!(lens(victim.chain.writable()), [(1, 9), (1, 1)]);
-    victim.device.complete(token, 10);
+    victim.device.add_used(token, 10);
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn chains_are_taken_back_in_reverse_order_and_no_other() {
         assert_eq!(victim.device.outstanding(), 0);
         let again = victim.take().unwrap().unwrap();
         assert_eq!(victim.chain.readable()[0].place.offset, DATA);
-        victim.device.complete(again, 0);
+        victim.device.add_used(again, 0);
         assert!(victim.device.publish());
     }
 }
@@ -517,7 +517,7 @@ fn a_device_goes_on_where_another_one_stopped() {
                 for _ in 0..round % 4 + 1 {
                     let token = device.take(&regions, &mut chain).unwrap().unwrap();
                     let len = chain.writable_len();
-                    device.complete(token, len);
+                    device.add_used(token, len);
                 }
                 assert!(device.publish(), "a new device calls once");
                 base = device.base();

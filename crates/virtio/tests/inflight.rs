@@ -171,7 +171,7 @@ impl World {
         let sent = self.sent.iter_mut().find(|sent| sent.id == *id).unwrap();
         let len = naive::writable(&sent.buffers);
         sent.len = Some(len);
-        self.device.complete(token.take().unwrap(), len);
+        self.device.add_used(token.take().unwrap(), len);
     }
 
     /// A chain is given back only before it is marked.
@@ -277,7 +277,7 @@ proptest! {
             if let Some(token) = tokens.pop() {
                 device.untake(token).unwrap();
             }
-            tokens.drain(..).rev().for_each(|token| device.complete(token, 1));
+            tokens.drain(..).rev().for_each(|token| device.add_used(token, 1));
             let _ = (device.publish(), device.enable_kicks());
             let _ = resume(shape, &world.ram, &world.record, &world.lives);
         }

@@ -161,11 +161,11 @@ impl AnyDevice {
         let buffer = |piece: Piece<RegionPlace>| (BASE + piece.place.offset as u64, piece.len, writable);
         singles[..taken].iter().map(|single| (AnyToken::Ours(single.token()), vec![buffer(single.piece)])).collect()
     }
-    fn complete(&mut self, token: AnyToken, len: u32) {
+    fn add_used(&mut self, token: AnyToken, len: u32) {
         match (self, token) {
             // As a number, as with an external buffer.
             (AnyDevice::Ours(device, ..), AnyToken::Ours(token)) => {
-                device.complete(Token::from_raw(token.into_raw()), len);
+                device.add_used(Token::from_raw(token.into_raw()), len);
             }
             (AnyDevice::Naive(naive), AnyToken::Naive(taken)) => naive.complete(taken, len),
             _ => unreachable!(),
@@ -400,7 +400,7 @@ impl World {
         let token = self.taken[which].1.take().unwrap();
         let id = self.taken[which].0.id;
         self.takes.iter_mut().rfind(|take| take.0 == id && take.1).unwrap().1 = false;
-        self.device.complete(token, len);
+        self.device.add_used(token, len);
         if self.shape.in_order {
             self.taken[which].2 = Some(len);
         } else {

@@ -41,9 +41,9 @@ fn chains_go_round_without_an_allocation() {
                 let _ = driver.publish();
                 loop {
                     let n = device.take_singles(&regions, false, &mut singles);
-                    device.complete_all(singles[..n].iter().map(|single| (single.token(), 0)));
+                    device.add_used_all(singles[..n].iter().map(|single| (single.token(), 0)));
                     let Some(token) = device.take(&regions, &mut chain).unwrap() else { break };
-                    device.complete(token, 1);
+                    device.add_used(token, 1);
                 }
                 let _ = (device.publish(), device.enable_kicks(), driver.enable_calls());
                 std::iter::from_fn(|| Some(driver.take_used(&mut used).0).filter(|&n| n > 0)).sum()

@@ -41,7 +41,7 @@ const fn span(level: u32) -> u64 {
 const ABSENT: u64 = 0;
 
 /// Tables per memory allocation.
-const CHUNK: usize = 16;
+const TABLES_AT_ONCE: usize = 16;
 
 /// The page tables of a device, and the memory that they are allocated from.
 pub(super) struct PageTables<P> {
@@ -189,8 +189,8 @@ impl Table {
 
 fn alloc_table<P: PhysMemory>(memory: &P, spare: &mut Vec<TablePages>) -> Result<Table, MapError> {
     if spare.is_empty() {
-        let chunk = TablePages::alloc(memory, CHUNK)?;
-        spare.extend((0..CHUNK).rev().filter_map(|n| chunk.page(n)));
+        let pages = TablePages::alloc(memory, TABLES_AT_ONCE)?;
+        spare.extend((0..TABLES_AT_ONCE).rev().filter_map(|n| pages.page(n)));
     }
     let words = spare.pop().ok_or(MapError::Refused("no table"))?;
     Ok(Table { words, children: BTreeMap::new() })

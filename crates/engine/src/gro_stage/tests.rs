@@ -130,7 +130,7 @@ impl Maker {
                     self.used = 0;
                 }
                 self.memory.write_all_at(rest, self.used as u64).unwrap();
-                self.pages.reclaim(usize::MAX, |_, _| {});
+                self.pages.drain_freed(usize::MAX, |_, _| {});
                 if let Some(view) = self.pages.attach(self.used, rest.len(), 0) {
                     packet.append_buf(view).unwrap();
                     self.used += rest.len();
@@ -281,7 +281,7 @@ proptest! {
         let Maker { pool, cache, mut pages, owned, .. } = maker;
         drop(cache);
         prop_assert_eq!(pool.stats().free, pool.stats().capacity, "every buffer is free");
-        pages.reclaim(usize::MAX, |_, _| {});
+        pages.drain_freed(usize::MAX, |_, _| {});
         prop_assert_eq!(pages.in_use(), 0, "and every page");
         prop_assert!(owned.iter().all(|bytes| Arc::strong_count(bytes) == 1), "and all owned bytes");
     }

@@ -249,7 +249,7 @@ fn a_page_is_reflected_behind_a_head_of_its_own() {
     assert_eq!(route.counters().snapshot().dropped(DropReason::NoBuffer), 1);
     drop((hoard, stocked));
     let mut back = Vec::new();
-    pages.reclaim(4, |token, _| back.push(token));
+    pages.drain_freed(4, |token, _| back.push(token));
     back.sort_unstable();
     assert_eq!(back, [1, 2], "each page is returned once");
 }

@@ -224,7 +224,7 @@ fn headers_changed_in_a_page_are_written_in_front_of_it() {
     assert_eq!(offload.counters.snapshot().dropped(DropReason::NoBuffer), 1);
     drop((out, hoard));
     let mut returned = Vec::new();
-    pages.reclaim(8, |token, _| returned.push(token));
+    pages.drain_freed(8, |token, _| returned.push(token));
     returned.sort_unstable();
     assert_eq!(returned, [7, 8]);
     drop(offload);

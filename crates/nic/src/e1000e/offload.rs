@@ -82,7 +82,7 @@ pub(super) fn plan(packet: &mut Packet, can: TxAbilities) -> Result<Plan, Refusa
     }
     match checksum_context(packet, start, offset).filter(|_| can.csum) {
         Some(context) => Ok(Plan { command: Command(command.0 | tx::TXSM), context: Some(context), segment: None }),
-        None => complete(packet, start, offset).map(|()| Plan { command, context: None, segment: None }),
+        None => complete_checksum(packet, start, offset).map(|()| Plan { command, context: None, segment: None }),
     }
 }
 
@@ -117,7 +117,7 @@ fn checksum_context(packet: &Packet, start: usize, offset: usize) -> Option<Cont
 
 /// Completes a partial checksum in software.
 #[cold]
-fn complete(packet: &mut Packet, start: usize, offset: usize) -> Result<(), Refusal> {
+fn complete_checksum(packet: &mut Packet, start: usize, offset: usize) -> Result<(), Refusal> {
     let field = start + offset;
     packet.make_linear(field + 2).map_err(|_| Refusal::Copy)?;
     let mut sum = checksum::Accumulator::new();

@@ -40,11 +40,11 @@ pub(super) fn choose(offered: u64, config: &Config, accept: Offloads) -> u64 {
     add(config.tso && accept.has(Offloads::TSO6), GUEST_TSO6);
     add(config.tso && accept.has(Offloads::TSO_ECN), GUEST_ECN);
     add(config.uso && accept.has(Offloads::USO), GUEST_USO);
-    complete(wanted & offered)
+    without_unmet(wanted & offered)
 }
 
 /// Without the features whose requirements are missing (§5.1.3.1).
-fn complete(mut bits: u64) -> u64 {
+fn without_unmet(mut bits: u64) -> u64 {
     let mut drop_unless = |needed: u64, dependent: u64| {
         if bits & needed == 0 {
             bits &= !dependent;

@@ -38,7 +38,7 @@ fn external_buffers_are_sent_without_a_copy_and_unmapped_after_their_owner_is_go
         assert_stamps(&sent, 0, 0);
         assert_eq!(rig.ports[0].tx[0].counters().snapshot().copied, 0, "{variant:?}");
         let mut back = Vec::new();
-        buffers.reclaim(2 * N as usize, |token, _| back.push(token));
+        buffers.drain_freed(2 * N as usize, |token, _| back.push(token));
         back.sort_unstable();
         assert!(back.iter().copied().eq(0..u64::from(N)), "each once, {variant:?}: {back:?}");
         drop(buffers);

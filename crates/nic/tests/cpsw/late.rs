@@ -116,7 +116,7 @@ fn a_page_is_returned_to_its_application_only_after_its_invalidation() {
                 rig.settle();
                 assert_eq!(rig.plugs[0].drain().len(), 8, "{variant:?}");
                 let mut back = Vec::new();
-                pages.reclaim(16, |token, _| back.push(token));
+                pages.drain_freed(16, |token, _| back.push(token));
                 back.sort_unstable();
                 assert_eq!(back, if refused { vec![] } else { (0..8).collect::<Vec<_>>() }, "{variant:?}");
             }

@@ -170,7 +170,7 @@ fn a_page_is_returned_to_its_application_only_after_its_invalidation() {
             r.settle();
             assert_eq!(r.far.drain().len(), PAGES);
             let mut back = Vec::new();
-            pages.reclaim(2 * PAGES, |token, _| back.push(token));
+            pages.drain_freed(2 * PAGES, |token, _| back.push(token));
             back.sort_unstable();
             assert!(back.iter().copied().eq(0..PAGES as u64), "each once: {back:?}");
         }
@@ -193,6 +193,6 @@ fn without_its_invalidation_no_page_is_returned() {
     r.send(0, packets);
     r.settle();
     assert_eq!(r.far.drain().len(), 2);
-    assert_eq!((pages.reclaim(2, |_, _| {}), watcher.returned.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!((pages.drain_freed(2, |_, _| {}), watcher.returned.load(Ordering::Relaxed)), (0, 0));
     assert_eq!((r.control.faults().leaked, r.tx[0].pending()), (2, 0));
 }

@@ -46,7 +46,7 @@ fn exchange(r: &mut Rig, pages: &mut ExtBufPool) {
         let expected: Vec<_> = (0..N as u64).map(|i| frame(1000, i)).collect();
         assert_eq!(r.far.drain(), expected);
         let mut back = Vec::new();
-        pages.reclaim(2 * N, |token, _| back.push(token));
+        pages.drain_freed(2 * N, |token, _| back.push(token));
         back.sort_unstable();
         assert!(back.iter().copied().eq(0..N as u64), "each page once: {back:?}");
     }

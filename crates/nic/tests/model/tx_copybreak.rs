@@ -160,7 +160,7 @@ fn an_application_has_the_page_of_a_copied_frame_at_once_and_may_overwrite_it() 
         }
         assert_eq!(r.tx[0].tx(&mut batch), PAGES);
         let mut back = Vec::new();
-        pages.reclaim(2 * PAGES, |token, _| back.push(token));
+        pages.drain_freed(2 * PAGES, |token, _| back.push(token));
         back.sort_unstable();
         assert!(back.iter().copied().eq(0..PAGES as u64), "each once, before the device ran: {back:?}");
         file.write_all_at(&[0xee; PAGES * 2048], 0).unwrap();

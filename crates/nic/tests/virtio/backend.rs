@@ -116,7 +116,7 @@ impl State {
         let Some(device) = rings[ring].device.as_mut() else { return frames };
         while let Some(token) = device.take(regions, &mut chain).unwrap() {
             frames.push(chain.readable().iter().flat_map(|piece| read(regions, piece.place, piece.len)).collect());
-            device.complete(token, 0);
+            device.add_used(token, 0);
         }
         if device.publish() {
             self.call(ring);
@@ -160,7 +160,7 @@ impl State {
         let place = first.unwrap();
         let count = (taken.len() as u16).to_le_bytes();
         assert!(regions.memory(place.region).unwrap().put(place.offset + 10, &count));
-        taken.into_iter().for_each(|(token, len)| device.complete(token, used.unwrap_or(len)));
+        taken.into_iter().for_each(|(token, len)| device.add_used(token, used.unwrap_or(len)));
         if device.publish() {
             self.call(ring);
         }
@@ -171,7 +171,7 @@ impl State {
     pub(crate) fn forge(&mut self, ring: usize) {
         let device = self.rings[ring].device.as_mut().unwrap();
         // Identifier 7, one descriptor, at position 0.
-        device.complete(Token::from_raw(7 | 1 << 16), 0);
+        device.add_used(Token::from_raw(7 | 1 << 16), 0);
         let _ = device.publish();
     }
 

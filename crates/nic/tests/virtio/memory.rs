@@ -36,7 +36,7 @@ fn a_page_of_an_application_goes_out_as_it_is_and_its_memory_is_shared_on_the_wa
     let got = backend.take(0);
     assert!(got.iter().all(|got| got[HEADER..] == bytes) && got.len() == 3);
     assert_eq!(rig.tx[0].reclaim(), 3);
-    assert_eq!((rig.control.faults().bounced, pages.reclaim(16, |_, _| {})), (copied, 3));
+    assert_eq!((rig.control.faults().bounced, pages.drain_freed(16, |_, _| {})), (copied, 3));
     // An application without a file of its memory is copied.
     let private = UntrustedMem::new(Region::new(1 << 16, Backing::Anonymous).unwrap());
     assert!(private.put(0, &bytes));
@@ -63,7 +63,7 @@ fn is_sent_as_it_is(rig: &mut Rig, pages: &mut ExtBufPool, bytes: &[u8]) -> bool
     rig.receive(0);
     rig.tx[0].reclaim();
     assert!(begun.elapsed() < Duration::from_secs(2), "the back end was waited for: {:?}", begun.elapsed());
-    pages.reclaim(16, |_, _| {});
+    pages.drain_freed(16, |_, _| {});
     rig.control.faults().bounced == copied
 }
 
@@ -77,7 +77,7 @@ fn goes_out_as_it_is(rig: &mut Rig, backend: &Backend, pages: &mut ExtBufPool, b
     }
     assert_eq!(backend.take(0)[0][HEADER..], *bytes);
     rig.tx[0].reclaim();
-    pages.reclaim(16, |_, _| {});
+    pages.drain_freed(16, |_, _| {});
     rig.control.faults().bounced - before
 }
 

@@ -37,9 +37,9 @@ impl Rig {
         packet
     }
 
-    fn reclaim(&mut self) -> Vec<u64> {
+    fn drain(&mut self) -> Vec<u64> {
         let mut tokens = Vec::new();
-        self.bufs.reclaim(usize::MAX, |token, len| {
+        self.bufs.drain_freed(usize::MAX, |token, len| {
             assert_eq!(len, 1);
             tokens.push(token);
         });
@@ -48,17 +48,17 @@ impl Rig {
 }
 
 #[test]
-fn an_external_buffer_becomes_a_fragment_and_its_token_is_reclaimed_when_it_is_dropped() {
+fn an_external_buffer_becomes_a_fragment_and_its_token_is_drained_when_it_is_dropped() {
     let mut rig = Rig::new(4);
     assert!(rig.bufs.memory.put(100, &[42]));
     let packet = rig.packet([100]);
     assert_eq!((packet.len(), packet.linear().len()), (1, 0));
     assert!(packet.chunks().next().unwrap().bytes().is_none(), "no reference into untrusted memory");
     assert_eq!(packet.to_vec(), [42]);
-    assert!(!rig.bufs.has_freed() && rig.reclaim().is_empty());
+    assert!(!rig.bufs.has_freed() && rig.drain().is_empty());
     drop(packet);
     assert!(rig.bufs.has_freed());
-    assert_eq!(rig.reclaim(), [100]);
+    assert_eq!(rig.drain(), [100]);
     assert_eq!((rig.bufs.free(), rig.bufs.in_use()), (4, 0));
 }
 
@@ -74,7 +74,7 @@ fn buffers_that_are_freed_together_return_in_order_and_with_one_call() {
     let expected: Vec<_> = (0..20).flat_map(|token| 3 * token..3 * token + token % 4).collect();
     rig.cache.free_bulk(&mut batch);
     assert_eq!(rig.calls.0.load(Relaxed), 1);
-    assert_eq!(rig.reclaim(), expected);
+    assert_eq!(rig.drain(), expected);
     assert_eq!(rig.bufs.in_use(), 0);
 }
 
@@ -96,19 +96,19 @@ fn buffers_of_two_owners_in_one_batch_each_return_to_their_own() {
         tokens
     };
     let (of_b, of_a): (Vec<u64>, Vec<u64>) = (0..24).partition(|token| token % 3 == 0);
-    assert_eq!(sorted(a.reclaim()), [of_a, vec![100]].concat());
-    assert_eq!(sorted(b.reclaim()), [of_b, vec![200]].concat());
+    assert_eq!(sorted(a.drain()), [of_a, vec![100]].concat());
+    assert_eq!(sorted(b.drain()), [of_b, vec![200]].concat());
 }
 
 #[test]
-fn no_more_are_reclaimed_than_requested_and_the_others_wait() {
+fn no_more_are_drained_than_requested_and_the_others_wait() {
     let mut rig = Rig::new(8);
     drop((0..8).map(|token| rig.packet([token])).collect::<Vec<_>>());
     assert_eq!(rig.calls.0.load(Relaxed), 1, "only the first is put on an empty list");
     let mut tokens = Vec::new();
-    assert_eq!(rig.bufs.reclaim(3, |token, _| tokens.push(token)), 3);
+    assert_eq!(rig.bufs.drain_freed(3, |token, _| tokens.push(token)), 3);
     assert_eq!((rig.bufs.free(), rig.bufs.has_freed()), (3, true));
-    tokens.extend(rig.reclaim());
+    tokens.extend(rig.drain());
     tokens.sort_unstable();
     assert_eq!(tokens, (0..8).collect::<Vec<_>>());
 }
@@ -122,8 +122,8 @@ fn bytes_outside_the_region_and_buffers_beyond_the_capacity_are_refused() {
     let held: Vec<_> = (0..5).map(|token| rig.bufs.attach(0, 1, token)).collect();
     assert_eq!(held.iter().flatten().count(), 4);
     drop(held);
-    assert!(rig.bufs.attach(0, 1, 9).is_none(), "not before it was reclaimed");
-    assert_eq!(rig.reclaim().len(), 4);
+    assert!(rig.bufs.attach(0, 1, 9).is_none(), "not before it was drained");
+    assert_eq!(rig.drain().len(), 4);
     assert!(rig.bufs.attach(0, 1, 9).is_some());
 }
 
@@ -142,7 +142,7 @@ fn a_copy_takes_the_bytes_and_no_buffer() {
 fn buffers_and_their_memory_outlive_the_handle() {
     let mut rig = Rig::new(4);
     let buf = rig.bufs.attach(5, 3, 1).unwrap();
-    // Freed, but not reclaimed.
+    // Freed, but not drained.
     let _ = rig.packet([7, 8]);
     drop(rig.bufs);
     assert_eq!(buf.chunk().copy_to(0, &mut [0; 8]), 3);
@@ -163,7 +163,7 @@ fn single(rig: &mut Rig, offset: u8, len: u8) -> Packet {
 
 fn tokens(rig: &mut Rig) -> Vec<(u64, u16)> {
     let mut all = Vec::new();
-    rig.bufs.reclaim(usize::MAX, |token, len| all.push((token, len)));
+    rig.bufs.drain_freed(usize::MAX, |token, len| all.push((token, len)));
     all
 }
 
@@ -187,13 +187,13 @@ fn a_single_buffer_is_a_packet_of_one_fragment_without_any_room() {
     assert_eq!(packet.to_vec(), [10, 11, 12, 13, 14]);
     let packet = packet.into_linear_buf().unwrap_err();
     drop((packet, more));
-    let mut reclaimed = tokens(&mut rig);
-    reclaimed.sort_unstable();
-    assert_eq!(reclaimed, [(7, 1), (8, 1), (10, 5)]);
+    let mut drained = tokens(&mut rig);
+    drained.sort_unstable();
+    assert_eq!(drained, [(7, 1), (8, 1), (10, 5)]);
 }
 
 #[test]
-fn a_single_buffer_is_cut_at_both_ends_down_to_nothing_and_is_reclaimed_by_its_first_token_and_length() {
+fn a_single_buffer_is_cut_at_both_ends_down_to_nothing_and_is_drained_by_its_first_token_and_length() {
     let mut rig = Rig::new(4);
     let mut packet = single(&mut rig, 20, 9);
     assert!(packet.pull_front(2) && !packet.pull_front(8));
@@ -270,25 +270,25 @@ fn single_buffers_return_together_with_others_and_heads_to_their_pool() {
     }
     rig.cache.free_bulk(&mut batch);
     assert_eq!(rig.calls.0.load(Relaxed), 1);
-    assert_eq!(rig.reclaim(), (0..30).collect::<Vec<_>>());
+    assert_eq!(rig.drain(), (0..30).collect::<Vec<_>>());
     assert_eq!(rig.bufs.in_use(), 0);
     let heads: Vec<_> = std::iter::from_fn(|| rig.cache.alloc()).collect();
     assert_eq!(heads.len(), 256, "every head can be allocated again");
     drop(heads);
     rig.cache.free(rig.bufs.packet(3, 1, 3).unwrap());
-    assert_eq!(rig.reclaim(), [3]);
+    assert_eq!(rig.drain(), [3]);
 }
 
 #[test]
-fn a_closure_that_panics_while_buffers_are_reclaimed_makes_no_buffer_free_twice() {
+fn a_closure_that_panics_while_buffers_are_drained_makes_no_buffer_free_twice() {
     // Not dropped: the drop of a pool with a buffer twice in its list does not end.
     let mut rig = std::mem::ManuallyDrop::new(Rig::new(4));
     drop([1, 2, 3].map(|token| rig.bufs.attach(0, 16, token).unwrap()));
-    assert_eq!(rig.bufs.reclaim(1, |_, _| {}), 1);
-    let panics = std::panic::AssertUnwindSafe(|| rig.bufs.reclaim(1, |_, _| panic!("on purpose")));
+    assert_eq!(rig.bufs.drain_freed(1, |_, _| {}), 1);
+    let panics = std::panic::AssertUnwindSafe(|| rig.bufs.drain_freed(1, |_, _| panic!("on purpose")));
     std::panic::catch_unwind(panics).unwrap_err();
     assert_eq!(rig.bufs.free(), 3);
-    assert_eq!(rig.bufs.reclaim(4, |_, _| {}), 1);
+    assert_eq!(rig.bufs.drain_freed(4, |_, _| {}), 1);
     let bufs: Vec<_> = (0..4).map(|i| rig.bufs.attach(i, 16 + i, 0).unwrap()).collect();
     assert!(bufs.iter().enumerate().all(|(i, buf)| buf.len() == 16 + i), "each has a length of its own");
     assert!(rig.bufs.attach(0, 1, 0).is_none());

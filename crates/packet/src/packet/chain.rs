@@ -14,7 +14,8 @@ use crate::untrusted;
 use std::ptr::NonNull;
 
 impl Packet {
-    /// All contiguous pieces in order: the linear part if it has bytes, then the fragments.
+    /// All contiguous pieces in order: the linear part if it has bytes, then the fragments. DPDK:
+    /// the segments of an mbuf.
     #[inline]
     pub fn chunks(&self) -> Chunks<'_> {
         let first = self.meta();

@@ -150,8 +150,8 @@ pub trait TxQueue: Send {
     /// of the number returned.
     fn tx(&mut self, batch: &mut Batch) -> usize;
 
-    /// Frees packets that have left; returns how many. Called once before each [`tx`](TxQueue::tx),
-    /// and while idle.
+    /// Looks for completions and frees the packets that have left; returns how many (DPDK:
+    /// `rte_eth_tx_done_cleanup`). Called once before each [`tx`](TxQueue::tx), and while idle.
     fn reclaim(&mut self) -> usize {
         0
     }

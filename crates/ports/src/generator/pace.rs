@@ -86,7 +86,7 @@ impl Pace {
     }
 
     /// Nothing is due any more: all packets are made.
-    pub(super) fn complete(&mut self) {
+    pub(super) fn finish(&mut self) {
         self.shared.complete.store(true, Relaxed);
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let later = start + Duration::from_secs(2);
         assert_eq!(pace.shared().read(later).given_up, 2000 - 64);
         assert!(pace.shared().read(later).reached < 1.0);
-        pace.complete();
+        pace.finish();
         assert_eq!(pace.shared().read(later), Pacing { asked: 1000.0, reached: 1000.0, given_up: 0 });
     }
 }

@@ -333,7 +333,7 @@ impl RxQueue for GenRx {
         if let Some(pace) = &mut self.pace {
             pace.sent(made);
             if self.left == Some(0) {
-                pace.complete();
+                pace.finish();
             }
         }
         self.counters.moved(made, bytes);

@@ -209,7 +209,7 @@ impl TrialQueue {
     pub(super) fn left(&mut self, done: u64) -> u64 {
         let left = self.trial.count.saturating_sub(done);
         if left == 0 {
-            self.complete();
+            self.finish();
         }
         left
     }
@@ -220,11 +220,11 @@ impl TrialQueue {
         let made = self.progress.made.load(Relaxed);
         self.progress.made.store(made + packets, Relaxed);
         if left == 0 {
-            self.complete();
+            self.finish();
         }
     }
 
-    fn complete(&self) {
+    fn finish(&self) {
         if !self.progress.complete.load(Relaxed) {
             self.progress.ended.store(self.progress.nanos(Instant::now()), Relaxed);
             self.progress.complete.store(true, Release);

@@ -161,7 +161,7 @@ impl ExtBufOwner for Session {
 
     /// The queue is gone, but other sessions may share the memory.
     fn on_free_orphaned(&self, addr: u64) {
-        self.umem.complete(addr);
+        self.umem.end_tx(addr);
         self.events.ext_bufs.free(1);
     }
 }

@@ -233,7 +233,7 @@ impl AppUmem {
 
     /// The application has the chunk again that it sent by this address.
     #[inline]
-    pub(super) fn complete(&self, addr: u64) {
+    pub(super) fn end_tx(&self, addr: u64) {
         // Unaligned chunks have no state.
         if let Ok(state) = self.state(addr) {
             state.store(FREE, Ordering::Relaxed);
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(umem.begin_tx(2100, 10, true), Ok(2100));
         assert_eq!(umem.begin_tx(4000, 1, true), Err(Fault::Chunk));
         assert!(matches!(umem.locate_fill(2048), Err(Fault::Chunk)));
-        umem.complete(2100);
+        umem.end_tx(2100);
         assert_eq!(umem.begin_tx(4000, 1, false), Ok(4000), "a copy does not keep it");
         umem.post(umem.locate_fill(2100).unwrap());
         assert_eq!(umem.begin_tx(4000, 1, false), Err(Fault::Chunk));

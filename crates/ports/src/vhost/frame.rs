@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   chain   [header 12][frame ……………][frame …]
-//!   short frame          a head with a copy; the chain is complete at once
+//!   short frame          a head with a copy; the chain is used at once
 //!   one piece, egress takes fragments     its page, no head
 //!   any other            a head with what the egress or an offload needs linear, then pages
 //! ```
@@ -156,13 +156,13 @@ impl<'a> Burst<'a> {
             if let Some(packet) = views.get(at).and_then(|view| self.copy_short((*view)?)) {
                 self.push(packet, out);
             } else {
-                device.complete_all(singles[first..at].iter().map(|short| (short.token(), 0)));
+                device.add_used_all(singles[first..at].iter().map(|short| (short.token(), 0)));
                 self.frame(memory, pages, &[single.piece], device, single.token(), out);
                 first = at + 1;
             }
             at += 1;
         }
-        device.complete_all(singles[first..].iter().map(|short| (short.token(), 0)));
+        device.add_used_all(singles[first..].iter().map(|short| (short.token(), 0)));
         heads
     }
 
@@ -215,7 +215,7 @@ impl<'a> Burst<'a> {
         let frame = self.packet(&mut chain);
         let held = chain.held;
         if held == 0 {
-            device.complete(token, 0);
+            device.add_used(token, 0);
         } else {
             self.totals.attached += u64::from(held);
             pages.hold(slot, token, held);

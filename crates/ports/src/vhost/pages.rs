@@ -1,11 +1,11 @@
 //! The guest's buffers that packets refer to, and the chains that they belong to.
 //!
 //! ```text
-//!   chain, taken ──► attach, attach ──► packet … any thread … dropped ──► reclaim
-//!     slot 5         pieces: 2                                           pieces: 0 ──► complete
+//!   chain, taken ──► attach, attach ──► packet … any thread … dropped ──► return_freed
+//!     slot 5         pieces: 2                                           pieces: 0 ──► used
 //! ```
 //!
-//! A chain is complete when its last buffer is free. The packets of one start of a ring never touch
+//! A chain is used when its last buffer is free. The packets of one start of a ring never touch
 //! the next one: its pools end with it, and buffers that are freed later only count.
 
 use super::events::RingEvents;
@@ -106,7 +106,7 @@ impl Pages {
         self.pool(place.region)?.packet(place.offset, len, slot as u64)
     }
 
-    /// The chain in [`slot`](Pages::slot) is complete when its `pieces`, at least one, were freed.
+    /// The chain in [`slot`](Pages::slot) is used when its `pieces`, at least one, were freed.
     #[inline]
     pub(super) fn hold(&mut self, slot: usize, token: Token, pieces: u16) {
         if let Some(out) = self.out.get_mut(slot) {
@@ -116,25 +116,25 @@ impl Pages {
         }
     }
 
-    /// Completes chains whose buffers are all free.
+    /// Makes the chains used whose buffers are all free.
     #[inline]
-    pub(super) fn reclaim(&mut self, device: &mut Device) {
+    pub(super) fn return_freed(&mut self, device: &mut Device) {
         if self.chains > 0 {
-            self.reclaim_each(|token| device.complete(token, 0));
+            self.drain_freed(|token| device.add_used(token, 0));
         }
     }
 
     #[inline]
-    fn reclaim_each(&mut self, mut complete: impl FnMut(Token)) {
+    fn drain_freed(&mut self, mut add_used: impl FnMut(Token)) {
         let Pages { pools, out, free, chains, gauge } = self;
         for pool in pools.iter_mut().flatten().filter(|pool| pool.has_freed()) {
-            let n = pool.reclaim(usize::MAX, |slot, _| {
+            let n = pool.drain_freed(usize::MAX, |slot, _| {
                 let Some(out) = out.get_mut(slot as usize).filter(|out| out.pieces > 0) else { return };
                 out.pieces -= 1;
                 if out.pieces == 0 {
                     *chains -= 1;
                     free.push(slot as u16);
-                    complete(Token::from_raw(out.token));
+                    add_used(Token::from_raw(out.token));
                 }
             });
             gauge.free(n as u64);
@@ -146,24 +146,24 @@ impl Pages {
         self.chains
     }
 
-    /// Whether buffers were freed and not reclaimed.
+    /// Whether buffers were freed and not returned.
     pub(super) fn has_freed(&self) -> bool {
         self.chains > 0 && self.pools.iter().flatten().any(ExtBufPool::has_freed)
     }
 
-    /// Completes the chains that are still out; returns how many.
+    /// Makes the chains used that are still out; returns how many.
     pub(super) fn abandon(&mut self, device: &mut Device) -> u16 {
         for (slot, out) in (0..).zip(&mut self.out).filter(|(_, out)| out.pieces > 0) {
             out.pieces = 0;
             self.free.push(slot);
-            device.complete(Token::from_raw(out.token), 0);
+            device.add_used(Token::from_raw(out.token), 0);
         }
         std::mem::take(&mut self.chains)
     }
 
     /// Forgets the chains that are still out; returns how many.
     pub(super) fn discard(&mut self) -> u16 {
-        self.reclaim_each(drop);
+        self.drain_freed(drop);
         std::mem::take(&mut self.chains)
     }
 }

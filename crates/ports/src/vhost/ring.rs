@@ -151,7 +151,7 @@ impl Ring {
         }
     }
 
-    /// Shows completed chains to the guest, and calls it if it requests that.
+    /// Shows used chains to the guest, and calls it if it requests that.
     #[inline]
     pub(super) fn publish(&mut self, events: &RingEvents) {
         let wanted = self.device.publish();
@@ -254,10 +254,10 @@ impl RingSlot {
         self.remove_kick(&ring);
         let Ring { device, pages, .. } = &mut ring;
         let begun = Instant::now();
-        pages.reclaim(device);
+        pages.return_freed(device);
         while pages.chains() > 0 && begun.elapsed() < patience {
             std::thread::sleep(PAUSE);
-            pages.reclaim(device);
+            pages.return_freed(device);
         }
         let abandoned = pages.abandon(device);
         add(&self.events.abandoned, abandoned.into());

@@ -124,7 +124,7 @@ impl RxQueue for VhostRx {
         let before = out.len();
         let VhostRx { plan, copybreak, cache, heads, queue, .. } = self;
         let mut burst = Burst::new((*plan, *copybreak), (cache, heads), *queue, ring);
-        ring.pages.reclaim(&mut ring.device);
+        ring.pages.return_freed(&mut ring.device);
         self.stalled = false;
         self.down = ring.stands_still();
         if ring.broken.is_none() {

@@ -242,7 +242,7 @@ impl<'a> Fill<'a> {
         for single in rest.iter().rev() {
             let _ = device.untake(single.token());
         }
-        device.complete_all(filled.iter().zip(lens).map(|(single, len)| (single.token(), len)));
+        device.add_used_all(filled.iter().zip(lens).map(|(single, len)| (single.token(), len)));
         used
     }
 
@@ -264,7 +264,7 @@ impl<'a> Fill<'a> {
         let to = Buffers { memory: &setup.memory, pieces: chain.writable(), log };
         if chain.writable_len() as usize >= total {
             to.write(&header[..self.header_len], packet, 0, total);
-            device.complete(token, total as u32);
+            device.add_used(token, total as u32);
             return Outcome::Sent;
         }
         if !self.mergeable || (chain.writable_len() as usize) < self.header_len {
@@ -324,7 +324,7 @@ impl<'a> Fill<'a> {
             }
         }
         for (token, len) in chains.drain(..) {
-            device.complete(token, len);
+            device.add_used(token, len);
         }
         Outcome::Sent
     }

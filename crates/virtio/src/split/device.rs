@@ -246,7 +246,7 @@ impl<W: RingWords> Device<W> {
     /// Returns a chain of which `len` bytes were written. The driver does not see it before
     /// [`publish`](Device::publish).
     #[inline(always)] // a call costs as much as the rest
-    pub fn complete(&mut self, token: Token, len: u32) {
+    pub fn add_used(&mut self, token: Token, len: u32) {
         if let Some(order) = &mut self.order {
             if let Some(used) = order.complete(token, len) {
                 self.write(used);
@@ -266,7 +266,7 @@ impl<W: RingWords> Device<W> {
         self.next_used = self.next_used.wrapping_add(used.chains);
     }
 
-    /// Makes the completed chains known, by one store of the index. Returns whether the driver
+    /// Makes the used chains known, by one store of the index. Returns whether the driver
     /// needs a call.
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]

@@ -99,7 +99,7 @@ impl AppTx {
         totals: &mut RxTotals,
     ) -> Result<usize, Fault> {
         let plan = if self.sources.is_some() { plan.with_headers(source::HEADERS) } else { plan };
-        totals.completed += self.complete()?;
+        totals.completed += self.write_completions()?;
         let done = self.take(room, plan, cache, out, totals);
         if let Err(Fault::Descriptor | Fault::Chunk) = done {
             self.stats.add(Statistic::TxInvalidDescs, 1);
@@ -169,16 +169,16 @@ impl AppTx {
 
     /// Writes completions of pages that came back, as far as the ring has room. Returns how many.
     #[inline]
-    fn complete(&mut self) -> Result<u64, Fault> {
+    fn write_completions(&mut self) -> Result<u64, Fault> {
         self.completion_full = false;
         if !self.pages.has_freed() {
             return Ok(0);
         }
         let free = self.completion.try_reserve(self.pages.in_use() as u32).map_err(|_| Fault::Counter)?;
         let (completion, umem, mut bytes) = (&mut self.completion, &*self.session.umem, 0);
-        let n = self.pages.reclaim(free as usize, |addr, len| {
+        let n = self.pages.drain_freed(free as usize, |addr, len| {
             completion.write(addr);
-            umem.complete(addr);
+            umem.end_tx(addr);
             bytes += u64::from(len);
         });
         self.charged -= umem.truesize(n as u64, bytes);
