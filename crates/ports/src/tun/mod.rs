@@ -10,6 +10,12 @@
 //!      TunRx TunTx
 //! ```
 //!
+//! The crate [`towpath_tun`] opens, configures and probes the device here too. Its `Queue` and
+//! `Writer` are for programs with small buffers of their own: `Writer` has a GRO engine and chains
+//! those buffers. In a datapath the route has coalesced already (`engine::GroStage`), and a packet
+//! is a chain of pool chunks with metadata. So [`TunRx`] reads into the pool, and [`TunTx`] writes
+//! a virtio-net header and the packet from where it lies.
+//!
 //! * **Life.** The interface is made when the port is opened and vanishes with the process, unless
 //!   it is persistent (`persist=on`, or made by `ip tuntap add`). It is set up when the port
 //!   starts.

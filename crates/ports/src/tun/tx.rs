@@ -1,5 +1,6 @@
 //! The transmit queue: packets that the kernel receives from the interface, one `writev` per
-//! packet.
+//! packet. They are [coalesced](towpath_engine::gro_stage) before they come here: this is not
+//! `towpath_tun::Writer`, which coalesces small buffers itself.
 
 use super::config::Kind;
 use super::device::TunDevice;
