@@ -6,11 +6,11 @@
 use super::config::Config;
 use super::limits::{self, Amounts, Resource, RingPages};
 use super::notify::{PollFd, PortShared};
-use super::rx::app::{AppTx, Stall};
+use super::rx::app::{AppTxRings, Stall};
 use super::session::{Session, SessionRings, Wakeup};
 use super::source::Sources;
 use super::stats::{SessionCounts, SessionStats};
-use super::tx::app::{AppRx, Destination};
+use super::tx::app::{AppRxRings, Destination};
 use super::tx_metadata::TxMetadata;
 use super::umem::{AppUmem, FillChunk};
 use crate::closing::AppSocket;
@@ -167,7 +167,7 @@ pub(super) fn open_session(
     request: Request<'_>,
     port: &PortContext<'_>,
     others: &[&ServerSession],
-) -> Result<(ServerSession, AppTx, Arc<Destination>), Refusal> {
+) -> Result<(ServerSession, AppTxRings, Arc<Destination>), Refusal> {
     let Request { id, hello, connection, fds } = request;
     let PortContext { config, longest, shared } = *port;
     let events = &shared.events;
@@ -221,7 +221,7 @@ pub(super) fn open_session(
     })?;
     events.sessions.fetch_add(1, Ordering::Relaxed);
     let [tx_stats, rx_stats] = rings.statistics.map(|shown| SessionStats::new(shown, counts.clone()));
-    let app_tx = AppTx {
+    let app_tx = AppTxRings {
         // There are at most 64 queues.
         queue: queue as u8,
         session: session.clone(),
@@ -243,7 +243,7 @@ pub(super) fn open_session(
         stall: Stall::None,
         rest: None,
     };
-    let app_rx = AppRx {
+    let app_rx = AppRxRings {
         session: session.clone(),
         fill: rings.fill,
         rx: rings.rx,

@@ -6,7 +6,7 @@ use super::handshake::{
     PortContext, Request, ServerSession, decode, encode, full, not_memory, not_one_descriptor, open_session, refusal,
 };
 use super::notify::PortShared;
-use super::rx::app::AppTx;
+use super::rx::app::AppTxRings;
 use super::tx::app::App;
 use crate::closing::AppSocket;
 use crate::pace::Pace;
@@ -67,7 +67,7 @@ pub(super) struct Server {
     longest: u32,
     shared: Arc<PortShared>,
     /// To the receive queues.
-    rx: Vec<Channel<AppTx>>,
+    rx: Vec<Channel<AppTxRings>>,
     /// To the transmit queues.
     tx: Vec<Channel<App>>,
     connections: Vec<Connection>,
@@ -84,7 +84,7 @@ impl Server {
         config: Config,
         longest: u32,
         shared: Arc<PortShared>,
-        rx: Vec<Channel<AppTx>>,
+        rx: Vec<Channel<AppTxRings>>,
         tx: Vec<Channel<App>>,
     ) -> Server {
         let pace = (!config.admits_owner_alone()).then(|| Pace::of_connections(Instant::now()));

@@ -23,9 +23,10 @@ use towpath_packet::{Batch, Cache, ExtBufPool, Packet, xsk_ring};
 /// Bytes of the shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
 
-/// The half of a session that its receive queue has: the TX and the COMPLETION ring.
+/// The rings by which an application transmits, TX and COMPLETION. A receive queue of the port has
+/// them: what an application transmits, the port receives.
 #[derive(Debug)]
-pub(crate) struct AppTx {
+pub(crate) struct AppTxRings {
     /// The queue of the session.
     pub(crate) queue: u8,
     pub(crate) session: Arc<Session>,
@@ -76,7 +77,7 @@ pub(crate) enum Stall {
     NoHead,
 }
 
-impl SessionHalf for AppTx {
+impl SessionHalf for AppTxRings {
     fn session(&self) -> &Session {
         &self.session
     }
@@ -86,7 +87,7 @@ impl SessionHalf for AppTx {
     }
 }
 
-impl AppTx {
+impl AppTxRings {
     /// Writes completions, then takes up to `room` packets. Returns the number of descriptors that
     /// it took.
     #[inline]
@@ -254,7 +255,7 @@ impl AppTx {
         }
     }
 
-    /// The part of [`take_headless`](AppTx::take_headless) for frames that can be sent.
+    /// The part of [`take_headless`](AppTxRings::take_headless) for frames that can be sent.
     #[inline]
     fn take_pages(&mut self, n: usize, out: &mut Batch, totals: &mut RxTotals) -> usize {
         let (pages, umem, queue) = (&mut self.pages, &*self.session.umem, self.queue);
@@ -278,8 +279,8 @@ impl AppTx {
         taken
     }
 
-    /// Takes the next frame, which [`take_pages`](AppTx::take_pages) did not take. Returns false if
-    /// it has metadata, or several pieces: it stays in the ring.
+    /// Takes the next frame, which [`take_pages`](AppTxRings::take_pages) did not take. Returns
+    /// false if it has metadata, or several pieces: it stays in the ring.
     #[cold]
     #[inline(never)]
     fn take_odd(&mut self, cache: &mut Cache, out: &mut Batch, totals: &mut RxTotals) -> Result<bool, Fault> {

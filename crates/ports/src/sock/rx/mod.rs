@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `mod` | [`SockRx`]: the burst over all applications, sleep and wake-up |
 //! | `turns` | [`Turns`]: fair among users, then among the sessions of a user |
-//! | `app` | [`AppTx`]: one application's TX and COMPLETION rings |
+//! | `app` | [`AppTxRings`]: one application's TX and COMPLETION rings |
 //!
 //! [`CopyPlan`] decides what is copied.
 
@@ -17,7 +17,7 @@ use super::notify::{PortShared, QueueWaker, RESYNC, Unusable};
 use super::session::SessionList;
 use super::stats::{Fault, RxTotals};
 use crate::copy_plan::CopyPlan;
-use app::{AppTx, Stall};
+use app::{AppTxRings, Stall};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,20 +31,20 @@ use turns::{Taken, Turns};
 /// Bursts between synchronizations of the poll descriptors, of a queue that does not sleep.
 const SYNC_PERIOD: u32 = 1024;
 
-/// The longest time to the next look for a session that [may not kick](AppTx::may_not_kick).
+/// The longest time to the next look for a session that [may not kick](AppTxRings::may_not_kick).
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
 /// A receive queue of the port.
 #[derive(Debug)]
 pub struct SockRx {
-    apps: SessionList<AppTx>,
+    apps: SessionList<AppTxRings>,
     turns: Turns,
     transmit: Transmit,
     plan: CopyPlan,
     cache: Cache,
     waker: QueueWaker,
     armed: Cell<bool>,
-    /// The time to the next look for a session that [may not kick](AppTx::may_not_kick).
+    /// The time to the next look for a session that [may not kick](AppTxRings::may_not_kick).
     pause: Cell<Duration>,
     bursts: u32,
     counters: Arc<Counters>,
@@ -63,7 +63,7 @@ fn plan(transmit: Transmit, egress: TxLayout) -> CopyPlan {
 
 impl SockRx {
     pub(super) fn new(
-        sessions: (Consumer<AppTx>, Producer<AppTx>),
+        sessions: (Consumer<AppTxRings>, Producer<AppTxRings>),
         cache: Cache,
         transmit: Transmit,
         waker: QueueWaker,
@@ -121,7 +121,7 @@ impl SockRx {
 
     /// Ends the session of an application whose poll descriptor can't be used any more.
     #[cold]
-    fn end(&self, app: &AppTx, why: Unusable) {
+    fn end(&self, app: &AppTxRings, why: Unusable) {
         match why {
             Unusable::Shut => app.session.end("shut"),
             Unusable::Descriptors => {
@@ -212,12 +212,12 @@ impl RxQueue for SockRx {
         // queue for the others.
         if entries || self.apps.iter().any(|app| app.stall == Stall::NoHead) || fenceless() {
             self.waker.timer.set(RESYNC);
-        } else if self.apps.iter().any(AppTx::may_not_kick) {
+        } else if self.apps.iter().any(AppTxRings::may_not_kick) {
             let pause = self.pause.get();
             self.waker.timer.set(pause);
             self.pause.set((2 * pause).min(LONGEST_PAUSE));
         }
-        if self.apps.iter().any(AppTx::has_work) {
+        if self.apps.iter().any(AppTxRings::has_work) {
             self.waker.notifier.wake();
         }
         Wake::Fd(self.waker.epoll.fd())

@@ -45,11 +45,11 @@ pub(crate) struct Destination {
     /// Bytes of a packet that fit in one of its chunks.
     room: usize,
     /// The rings, while no queue has them.
-    rings: TakeCell<AppRx>,
+    rings: TakeCell<AppRxRings>,
 }
 
 impl Destination {
-    pub(crate) fn new((rules, default): (Rules, bool), (group, queue): (u64, u16), rings: AppRx) -> Destination {
+    pub(crate) fn new((rules, default): (Rules, bool), (group, queue): (u64, u16), rings: AppRxRings) -> Destination {
         let (session, offloads, room) = (rings.session.clone(), rings.offloads, rings.room());
         Destination { session, rules, default, group, queue, offloads, room, rings: TakeCell::new(Box::new(rings)) }
     }
@@ -68,7 +68,7 @@ pub(crate) struct App {
     /// its group whose session belongs to this queue.
     pub(super) local: usize,
     /// The rings, while this queue has them.
-    rings: Option<Box<AppRx>>,
+    rings: Option<Box<AppRxRings>>,
     /// The RX ring has entries that were not submitted.
     unsubmitted: bool,
     /// Entries were submitted, and the application was not notified.
@@ -150,9 +150,10 @@ impl App {
     }
 }
 
-/// The half of a session that transmit queues have: the RX and the FILL ring.
+/// The rings by which an application receives, RX and FILL. The transmit queues of the port have
+/// them: what an application receives, the port transmits.
 #[derive(Debug)]
-pub(crate) struct AppRx {
+pub(crate) struct AppRxRings {
     pub(crate) session: Arc<Session>,
     pub(crate) fill: Consumer<Mapped<u64>>,
     pub(crate) rx: Producer<Mapped<Desc>>,
@@ -168,7 +169,7 @@ pub(crate) struct AppRx {
     pub(crate) offloads: bool,
 }
 
-impl Drop for AppRx {
+impl Drop for AppRxRings {
     fn drop(&mut self) {
         for chunk in self.posted.drain(..) {
             self.session.umem.unpost(chunk.index);
@@ -176,7 +177,7 @@ impl Drop for AppRx {
     }
 }
 
-impl AppRx {
+impl AppRxRings {
     /// Bytes of a packet that fit in a chunk.
     #[inline]
     fn room(&self) -> usize {
@@ -211,7 +212,7 @@ impl AppRx {
     }
 
     /// Copies a packet into posted chunks, or returns the reason why not. The application sees it
-    /// after [`submit`](AppRx::submit).
+    /// after [`submit`](AppRxRings::submit).
     #[inline]
     fn deliver(&mut self, packet: &Packet) -> Result<Option<DropReason>, Fault> {
         let room = self.room();
