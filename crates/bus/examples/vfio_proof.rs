@@ -219,7 +219,7 @@ fn a_frame_goes_from_memory_to_memory(bus: &VfioBus) -> Proof {
             drop(sent.complete());
             check(received.linear() == bytes, || format!("{policy:?}: frame {i} of {len} bytes differs"))?;
         }
-        mapper.flush()?;
+        mapper.flush_iotlb()?;
         println!("{policy:?}: {:?}", mapper.counts());
         drop(device);
     }

@@ -268,21 +268,21 @@ pub unsafe trait Dma: Clone + Send + Sync + 'static {
 ///
 /// # Safety
 /// A slot's mapping reaches the mapped buffer, and bytes that share a page with it. The device
-/// reaches none of them once the slot was unmapped and [`flush`](Window::flush) has returned, both
-/// without an error.
+/// reaches none of them once the slot was unmapped and [`flush_iotlb`](Window::flush_iotlb) has
+/// returned, both without an error.
 pub unsafe trait Window: Send + 'static {
     /// Maps slot `slot` to the `len` bytes at `at`.
     ///
     /// # Safety
-    /// The slot is not mapped, and was [flushed](Window::flush) since its last mapping. The memory
-    /// stays in place until the slot is unmapped and flushed.
+    /// The slot is not mapped, and was [flushed](Window::flush_iotlb) since its last mapping. The
+    /// memory stays in place until the slot is unmapped and flushed.
     ///
     /// # Errors
     /// [`MapError`]. The slot is not mapped then.
     unsafe fn map(&mut self, slot: u32, at: NonNull<u8>, len: usize, access: Access) -> Result<Iova, MapError>;
 
     /// Clears the slot's page table entries. The device may use the IOVA until
-    /// [`flush`](Window::flush) has returned.
+    /// [`flush_iotlb`](Window::flush_iotlb) has returned.
     ///
     /// # Errors
     /// [`MapError`] if the slot may still be mapped: slot and memory must never be used again.
@@ -293,7 +293,7 @@ pub unsafe trait Window: Send + 'static {
     ///
     /// # Errors
     /// [`MapError`] if the IOMMU does not confirm that.
-    fn flush(&mut self) -> Result<(), MapError>;
+    fn flush_iotlb(&mut self) -> Result<(), MapError>;
 }
 
 /// The window of a device whose buffers are not mapped one by one, because nothing would protect
@@ -311,7 +311,7 @@ unsafe impl Window for NoWindow {
         match *self {}
     }
 
-    fn flush(&mut self) -> Result<(), MapError> {
+    fn flush_iotlb(&mut self) -> Result<(), MapError> {
         match *self {}
     }
 }

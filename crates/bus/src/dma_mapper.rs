@@ -94,7 +94,16 @@ impl MappedRun {
     }
 }
 
-/// Maps and unmaps the buffers of one queue.
+/// Maps and unmaps the buffers of one queue: what `dma_map_single` and `dma_unmap_single` are in
+/// Linux.
+///
+/// Under [`DmaPolicy::Persistent`], and for memory that stays mapped, mapping only looks up the
+/// IOVA, and unmapping does nothing.
+///
+/// Two calls invalidate the IOTLB. [`sync_iotlb`](DmaMapper::sync_iotlb) does what the policy asks
+/// for (Linux: `iommu_iotlb_sync`, or its flush queue); it is the one for bursts.
+/// [`flush_iotlb`](DmaMapper::flush_iotlb) invalidates at once under any policy (Linux:
+/// `iommu_flush_iotlb_all`).
 ///
 /// A buffer that was unmapped may be read or freed **only after
 /// [`sync_iotlb`](DmaMapper::sync_iotlb) has returned**. With strict protection the mapper waits
@@ -184,7 +193,7 @@ impl<D: Dma> DmaMapper<D> {
         Some((iova, len))
     }
 
-    /// Maps a chunk of a packet for the device to read.
+    /// Maps a chunk of a packet for the device to read (Linux: `DMA_TO_DEVICE`).
     ///
     /// # Errors
     /// [`MapError`]. Nothing is mapped then. [`MapError::Unregistered`] for memory that the domain
@@ -233,7 +242,7 @@ impl<D: Dma> DmaMapper<D> {
         Ok(MappedRun { mapped, pieces: 1, lowest: first.as_ptr().addr() })
     }
 
-    /// Maps a posted buffer for the device to write.
+    /// Maps a posted buffer for the device to write (Linux: `DMA_FROM_DEVICE`).
     ///
     /// # Errors
     /// As [`map_to_device`](DmaMapper::map_to_device).
@@ -273,7 +282,7 @@ impl<D: Dma> DmaMapper<D> {
     #[inline(always)]
     fn map_slot(&mut self, at: NonNull<u8>, len: usize, access: Access) -> Result<Mapped, MapError> {
         if self.buffers.as_ref().is_some_and(|b| b.free.is_empty()) {
-            self.flush()?;
+            self.flush_iotlb()?;
         }
         let buffers = self.buffers.as_mut().ok_or(MapError::Unregistered)?;
         let slot = buffers.free.pop().ok_or(MapError::Mappings { limit: buffers.pending.capacity() as u64 })?;
@@ -349,7 +358,7 @@ impl<D: Dma> DmaMapper<D> {
     #[cold]
     pub fn unmap_unused(&mut self) {
         // The IOTLB must not hold an entry of memory that is freed.
-        if self.external && self.flush().is_ok() {
+        if self.external && self.flush_iotlb().is_ok() {
             self.recent.retain(|memory| !memory.external);
             self.last = MappedMemory::NONE;
             self.external = self.domain.unmap_unused();
@@ -392,7 +401,7 @@ impl<D: Dma> DmaMapper<D> {
             Flush::Strict => !b.pending.is_empty(),
             Flush::Deferred => b.pending.len() >= Self::FLUSH_QUEUE_LEN as usize,
         });
-        if wait { self.flush() } else { Ok(()) }
+        if wait { self.flush_iotlb() } else { Ok(()) }
     }
 
     /// Invalidates the IOTLB entries of all unmapped buffers under any policy; called when a queue
@@ -400,9 +409,9 @@ impl<D: Dma> DmaMapper<D> {
     ///
     /// # Errors
     /// [`MapError`] if the IOMMU does not confirm that.
-    pub fn flush(&mut self) -> Result<(), MapError> {
+    pub fn flush_iotlb(&mut self) -> Result<(), MapError> {
         let Some(buffers) = self.buffers.as_mut().filter(|b| !b.pending.is_empty()) else { return Ok(()) };
-        buffers.window.flush()?;
+        buffers.window.flush_iotlb()?;
         self.counts.flushes += 1;
         buffers.free.append(&mut buffers.pending);
         Ok(())

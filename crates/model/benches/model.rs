@@ -47,10 +47,10 @@ fn window(c: &mut Criterion) {
                 for slot in 0..BUFFERS {
                     let _ = window.unmap(slot);
                     if each {
-                        let _ = window.flush();
+                        let _ = window.flush_iotlb();
                     }
                 }
-                let _ = window.flush();
+                let _ = window.flush_iotlb();
             });
         });
     }

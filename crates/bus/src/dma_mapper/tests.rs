@@ -95,7 +95,7 @@ unsafe impl Window for Slots {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), MapError> {
+    fn flush_iotlb(&mut self) -> Result<(), MapError> {
         let mut state = self.0.state();
         state.flushes += 1;
         if state.refuses_flush {
@@ -190,9 +190,9 @@ fn a_flush_invalidates_under_every_policy() {
         let mut r = rig(policy, 8);
         let mapped = r.map(3);
         let iovas = r.unmap(mapped);
-        r.mapper.flush().unwrap();
+        r.mapper.flush_iotlb().unwrap();
         assert_eq!(r.reached(&iovas), 0, "{policy:?}");
-        r.mapper.flush().unwrap();
+        r.mapper.flush_iotlb().unwrap();
         assert_eq!(r.iommu.state().flushes, 1, "{policy:?}");
     }
 }
@@ -438,6 +438,6 @@ fn a_persistent_buffer_costs_neither_a_slot_nor_an_invalidation() {
         r.mapper.sync_iotlb().unwrap();
         r.cache.free(buffer.complete(0));
     }
-    r.mapper.flush().unwrap();
+    r.mapper.flush_iotlb().unwrap();
     assert_eq!((r.iommu.state().flushes, r.mapper.counts().maps), (0, 0));
 }

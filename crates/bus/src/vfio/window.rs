@@ -7,8 +7,8 @@
 //!
 //! The kernel's unmap returns after the IOTLB invalidation, so it is strict by nature. To implement
 //! [`Flush::Deferred`](crate::Flush::Deferred), and one wait per strict burst,
-//! [`unmap`](Window::unmap) only queues the slot and [`flush`](Window::flush) makes the calls: one
-//! per run of adjacent slots.
+//! [`unmap`](Window::unmap) only queues the slot and [`flush_iotlb`](Window::flush_iotlb) makes the
+//! calls: one per run of adjacent slots.
 //!
 //! Unlike with persistent mappings, child processes inherit the memory: since Linux 5.12, `fork`
 //! copies pages that a device writes.
@@ -100,7 +100,7 @@ unsafe impl Window for VfioWindow {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), MapError> {
+    fn flush_iotlb(&mut self) -> Result<(), MapError> {
         self.pending.sort_unstable();
         while let Some(&last) = self.pending.last() {
             let run = run(&self.pending);

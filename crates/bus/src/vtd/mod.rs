@@ -8,8 +8,8 @@
 //!   Unit          the remapping unit: `new` enables it, the last handle disables it
 //!    └ AddressSpace      the address space of one device (one domain id), for persistent mappings
 //!       └ SlotWindow   IOVAs for buffers. The upper table levels exist beforehand: mapping stores
-//!                      one entry per page, unmapping stores zeros; `flush` submits one batch of
-//!                      invalidations, with one doorbell and one wait
+//!                      one entry per page, unmapping stores zeros; `flush_iotlb` submits one
+//!                      batch of invalidations, with one doorbell and one wait
 //! ```
 //!
 //! | file | holds |

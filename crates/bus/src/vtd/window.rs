@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 /// ```
 ///
 /// `stride` is a power of two, so that one invalidation covers a slot. Mapping stores one entry per
-/// page. Unmapping stores zeros and queues the slot. [`flush`](Window::flush) invalidates up to 64
-/// slots one by one, and more by their whole domain.
+/// page. Unmapping stores zeros and queues the slot. [`flush_iotlb`](Window::flush_iotlb)
+/// invalidates up to 64 slots one by one, and more by their whole domain.
 pub struct SlotWindow<M: Mmio, P: PhysMemory> {
     space: AddressSpace<M, P>,
     start: u64,
@@ -152,7 +152,7 @@ unsafe impl<M: Mmio, P: PhysMemory> Window for SlotWindow<M, P> {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), MapError> {
+    fn flush_iotlb(&mut self) -> Result<(), MapError> {
         let unit = self.space.unit();
         let capable = unit.capabilities.page_selective && unit.capabilities.max_mask >= self.stride as u8;
         if self.pending.len() <= BATCH && capable {

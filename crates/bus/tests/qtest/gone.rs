@@ -37,7 +37,7 @@ fn unmapping_fails_if_it_cannot_be_confirmed() {
     let _ = unsafe { window.map(0, region.at(4096, 4096).unwrap(), 2048, Access::Write) }.unwrap();
     window.unmap(0).unwrap();
     qemu.kill();
-    let error = window.flush().unwrap_err().to_string();
+    let error = window.flush_iotlb().unwrap_err().to_string();
     assert!(error.contains("remapping unit is gone"), "{error}");
     assert!(dma.unmap(iova, 4096).is_err());
     assert!(qemu.faults().records.is_empty());

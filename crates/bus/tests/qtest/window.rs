@@ -29,7 +29,7 @@ fn a_buffer_stays_in_reach_until_the_flush() {
     window.unmap(3).unwrap();
     assert!(arrives(&mut nic, 2), "the translation is still cached");
     assert!(qemu.faults().records.is_empty());
-    window.flush().unwrap();
+    window.flush_iotlb().unwrap();
     assert!(!arrives(&mut nic, 3), "written to after the flush");
     let faults = qemu.faults();
     assert_eq!((faults.records[0].page, faults.records[0].reason), (iova.get() & !0xfff, FaultReason::WRITE));
@@ -53,7 +53,7 @@ fn a_reused_slot_maps_its_new_buffer() {
         nic.send(iova.get(), out.len());
         assert_eq!(receive(&cable), out, "at {offset}");
         window.unmap(1).unwrap();
-        window.flush().unwrap();
+        window.flush_iotlb().unwrap();
     }
     assert!(qemu.faults().records.is_empty());
 }
@@ -77,7 +77,7 @@ fn a_burst_costs_one_write_of_one_register_and_no_read() {
         assert_eq!(qemu.iommu_accesses().total(), accesses, "mapping is a store");
         (0..burst).for_each(|slot| window.unmap(slot).unwrap());
         assert_eq!(qemu.iommu_accesses().total(), accesses, "unmapping is a store");
-        window.flush().unwrap();
+        window.flush_iotlb().unwrap();
         let since = qemu.iommu_accesses().total() - accesses;
         assert_eq!((since.reads, since.writes), (0, 1));
         let after = unit.invalidations();
@@ -105,7 +105,7 @@ fn windows_on_several_threads_share_the_queue() {
                         unsafe { window.map(slot, at, 2048, Access::Write) }.unwrap();
                     }
                     (0..burst).for_each(|slot| window.unmap(slot).unwrap());
-                    window.flush().unwrap();
+                    window.flush_iotlb().unwrap();
                 }
             });
         }
@@ -127,7 +127,7 @@ fn an_impossible_request_to_a_window_is_named_and_changes_nothing() {
     let foreign = Box::new([0u8; 64]);
     assert!(matches!(map(0, std::ptr::NonNull::from(&foreign[0]), 64), Err(MapError::Foreign)));
     assert!(matches!(window.unmap(0), Err(MapError::Unregistered)));
-    assert!(window.flush().is_ok(), "nothing to wait for");
+    assert!(window.flush_iotlb().is_ok(), "nothing to wait for");
     assert!(matches!(bus.dma().window(u32::MAX, 1 << 20), Err(MapError::Range { .. })));
     assert!(matches!(bus.dma().window(1, usize::MAX), Err(MapError::Range { .. })));
 }

@@ -121,7 +121,7 @@ fn a_stale_translation_of_a_window_lasts_until_the_flush_and_not_longer() {
     assert_eq!(peek(&dma, iova), Ok(5), "and now the translation is cached");
     window.unmap(2).unwrap();
     assert_eq!(peek(&dma, iova), Ok(5), "no entry, but nothing was invalidated");
-    window.flush().unwrap();
+    window.flush_iotlb().unwrap();
     assert_eq!(peek(&dma, iova), Err(FaultReason::Unmapped));
     let counts = dma.counts();
     assert_eq!((counts.maps, counts.unmaps, counts.page_invalidations, counts.waits), (1, 1, 1, 1));
@@ -143,10 +143,10 @@ fn a_late_device_changes_an_unmapped_buffer_until_the_flush_and_not_afterwards()
     assert_eq!((dma.late(LateWrite::Repeat), look(&region, 0)), (through, 1));
     assert_eq!((dma.late(LateWrite::Scribble), look(&region, 0)), (through, !1));
     dma.refuse_flushes(Refuse::Always);
-    assert!(window.flush().is_err());
+    assert!(window.flush_iotlb().is_err());
     assert_eq!((dma.late(LateWrite::Repeat), look(&region, 0)), (through, 1), "it was not invalidated");
     dma.refuse_flushes(Refuse::Never);
-    window.flush().unwrap();
+    window.flush_iotlb().unwrap();
     poke(&region, 0, 9);
     let blocked = LateCounts { blocked: 2, ..LateCounts::default() };
     assert_eq!((dma.late(LateWrite::Scribble), look(&region, 0)), (blocked, 9));
@@ -167,7 +167,7 @@ fn the_last_moment_of_a_late_device_is_before_the_invalidation_is_executed() {
         dma.probe_write(iova + 5, &[7]).unwrap();
         window.unmap(0).unwrap();
         assert_eq!(look(&region, 5), 7);
-        window.flush().unwrap();
+        window.flush_iotlb().unwrap();
         // The earlier rounds' accesses are to the same buffer.
         assert_eq!((look(&region, 5), dma.late_counts().writes), (!7, (1..=round).sum()));
     }
@@ -186,7 +186,7 @@ fn one_flush_covers_all_unmaps_before_it() {
         assert!(iovas.iter().all(|i| peek(&dma, *i).is_ok()));
         let before = dma.counts();
         (0..n).for_each(|slot| window.unmap(slot).unwrap());
-        window.flush().unwrap();
+        window.flush_iotlb().unwrap();
         let after = dma.counts();
         assert_eq!(after.page_invalidations - before.page_invalidations, pages);
         assert_eq!((after.full_invalidations - before.full_invalidations, after.waits - before.waits), (full, 1));
@@ -331,7 +331,7 @@ fn the_buffers_of_a_window_bounce_and_unmapping_copies_nothing() {
     dma.probe_write(iova.get(), &[1, 2]).unwrap();
     dma.sync_for_cpu(iova, 1);
     window.unmap(0).unwrap();
-    window.flush().unwrap();
+    window.flush_iotlb().unwrap();
     assert_eq!((look(&region, 100), look(&region, 101)), (1, 0));
     assert_eq!(dma.violations().first(), None);
     dma.sync_for_cpu(iova, 1);
@@ -364,7 +364,7 @@ fn concurrent_flushes_of_many_queues_all_complete() {
                         dma.probe_write(iova, &[round as u8]).unwrap();
                     }
                     (0..16).for_each(|slot| window.unmap(slot).unwrap());
-                    window.flush().unwrap();
+                    window.flush_iotlb().unwrap();
                 }
             });
         }
@@ -384,7 +384,7 @@ fn an_invalidation_takes_the_time_of_the_configuration_and_maps_take_none() {
     for _ in 0..3 {
         map_slot(&mut window, 0, region.base(), 64).unwrap();
         window.unmap(0).unwrap();
-        window.flush().unwrap();
+        window.flush_iotlb().unwrap();
     }
     assert!(begun.elapsed() >= 3 * wait);
     assert_eq!(dma.counts().waits, 3);

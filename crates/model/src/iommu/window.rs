@@ -184,7 +184,7 @@ unsafe impl Window for ModelWindow {
     }
 
     #[inline]
-    fn flush(&mut self) -> Result<(), MapError> {
+    fn flush_iotlb(&mut self) -> Result<(), MapError> {
         if self.pending.is_empty() {
             return Ok(());
         }
@@ -212,7 +212,7 @@ impl Drop for ModelWindow {
         for slot in left {
             let _ = self.unmap(slot);
         }
-        let _ = self.flush();
+        let _ = self.flush_iotlb();
         self.unit.iovas.lock().unwrap_or_else(PoisonError::into_inner).free(self.base);
     }
 }

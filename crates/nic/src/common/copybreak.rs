@@ -148,7 +148,7 @@ pub(crate) fn unmap_all<'s, D: Dma>(
     for slot in slots {
         slot.unmap(mapper, 0, log);
     }
-    mapper.flush().is_ok()
+    mapper.flush_iotlb().is_ok()
 }
 
 /// Frees the buffers of all slots, which the device does not reach.

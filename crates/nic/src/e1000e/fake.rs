@@ -122,7 +122,7 @@ unsafe impl Window for FakeWindow {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), MapError> {
+    fn flush_iotlb(&mut self) -> Result<(), MapError> {
         if fails(&self.script.fail_flushes) { Err(MapError::Refused("by the test")) } else { Ok(()) }
     }
 }

@@ -131,8 +131,8 @@ unsafe impl Window for SpyWindow {
     fn unmap(&mut self, slot: u32) -> Result<(), MapError> {
         self.real.unmap(slot)
     }
-    fn flush(&mut self) -> Result<(), MapError> {
+    fn flush_iotlb(&mut self) -> Result<(), MapError> {
         self.log.flushes.fetch_add(1, Ordering::Relaxed);
-        if self.log.forget.load(Ordering::Relaxed) { Ok(()) } else { self.real.flush() }
+        if self.log.forget.load(Ordering::Relaxed) { Ok(()) } else { self.real.flush_iotlb() }
     }
 }

@@ -247,7 +247,7 @@ fn a_device_reaches_an_unmapped_buffer_until_the_flush_and_its_slots_new_buffer_
             assert_eq!(ends.iter().filter(reached).count(), ends.len(), "{slots} slots of {bytes} bytes, at {offset}");
             (0..slots).for_each(|slot| window.unmap(slot).unwrap());
             assert_eq!(ends.iter().filter(reached).count(), ends.len(), "they are still cached");
-            window.flush().unwrap();
+            window.flush_iotlb().unwrap();
             let left = ends.iter().filter(|(iova, _)| fake.access(NIC, *iova).is_some()).count();
             assert_eq!(left, 0, "{slots} slots of {bytes} bytes, at {offset}");
         }
@@ -267,7 +267,7 @@ fn a_flush_returns_only_after_the_unit_has_invalidated() {
     let tail = IQT.read(&fake);
     std::thread::scope(|scope| {
         let flush = scope.spawn(|| {
-            window.flush().unwrap();
+            window.flush_iotlb().unwrap();
             ends.iter().filter(|(iova, _)| fake.access(NIC, *iova).is_some()).count()
         });
         // The doorbell, or the end of a flush that rings none.
@@ -355,7 +355,7 @@ fn an_unconfirmed_unmap_is_an_error_and_its_address_is_not_reused() {
         unsafe { window.map(0, memory.base(), 2048, Access::Read) }.unwrap();
         window.unmap(0).unwrap();
         fake.state().behaviour = behaviour;
-        assert!(window.flush().is_err());
+        assert!(window.flush_iotlb().is_err());
         assert!(space.unmap(iova, 4096).is_err());
         fake.state().behaviour = Behaviour::Normal;
         // SAFETY: as above.
@@ -377,7 +377,7 @@ fn what_the_unit_did_not_confirm_is_out_of_a_devices_reach() {
     let iova = unsafe { window.map(0, memory.base(), 2048, Access::Read) }.unwrap();
     assert!(fake.access(NIC, iova).is_some());
     window.unmap(0).unwrap();
-    window.flush().unwrap();
+    window.flush_iotlb().unwrap();
     fake.state().behaviour = Behaviour::QueueStopped;
     // SAFETY: as above.
     assert!(unsafe { window.map(0, memory.base(), 2048, Access::Read) }.is_err());

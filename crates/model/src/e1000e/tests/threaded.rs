@@ -52,13 +52,13 @@ fn a_flush_returns_while_the_thread_sleeps() {
         // SAFETY: unmapped and flushed before the region is dropped.
         unsafe { window.map(0, region.base(), 4096, Access::Both) }.unwrap();
         window.unmap(0).unwrap();
-        window.flush().unwrap();
+        window.flush_iotlb().unwrap();
     }
     until(|| rig.device.shared.runner.is_asleep());
     // SAFETY: as before.
     unsafe { window.map(0, region.base(), 4096, Access::Both) }.unwrap();
     window.unmap(0).unwrap();
-    window.flush().unwrap();
+    window.flush_iotlb().unwrap();
     assert_eq!(rig.bus.dma().counts().waits, 201);
 }
 

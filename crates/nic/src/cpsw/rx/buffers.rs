@@ -134,6 +134,6 @@ impl<D: Dma> RxBuffers<D> {
                 self.cache.free(buffer.complete(0));
             }
         }
-        let _ = self.table.mapper.flush();
+        let _ = self.table.mapper.flush_iotlb();
     }
 }

@@ -207,7 +207,7 @@ impl<B: Bus> TxChannel<B> {
         }
         self.descs.free_batch(&mut batch, free);
         // Waits, under any policy, until the device can't reach the memory that was unmapped.
-        let _ = self.descs.table.mapper.flush();
+        let _ = self.descs.table.mapper.flush_iotlb();
         (self.staged, self.in_flight) = (0, 0);
         self.completion.reset();
         done

@@ -24,7 +24,7 @@ pub(super) fn copy_unmapped<D: Dma>(
     log: &FaultLog,
 ) -> Option<Iova> {
     let unmapped = slot.unmap(mapper, len, log);
-    if wait { mapper.flush() } else { mapper.sync_iotlb() }.ok().filter(|()| unmapped)?;
+    if wait { mapper.flush_iotlb() } else { mapper.sync_iotlb() }.ok().filter(|()| unmapped)?;
     let buffer = slot.buffer.as_ref()?;
     buffer.copy_to(len, to).ok()?;
     let mapped = mapper.map_from_device(buffer).ok()?;
@@ -171,7 +171,7 @@ impl<D: Dma> RxBuffers<D> {
     /// No frame has come for a while: flushes what was unmapped.
     #[cold]
     pub(super) fn idle(&mut self) {
-        if self.mapper.flush().is_err() {
+        if self.mapper.flush_iotlb().is_err() {
             self.leak_unmapped();
         }
     }

@@ -168,7 +168,7 @@ impl<D: Dma> RxRing<D> {
             if self.mode == RecycleMode::UnmapFirst {
                 self.buffers.unmap(at, status.len().min(self.buffer_size));
                 if self.wait_each {
-                    let _ = self.buffers.mapper.flush();
+                    let _ = self.buffers.mapper.flush_iotlb();
                 }
             }
             let partial = &mut self.partial;
@@ -255,7 +255,7 @@ impl<D: Dma> RxRing<D> {
                 frame.lost |= !self.buffers.unmap(at, len);
                 if self.wait_each {
                     // A flush that fails is made up for by the burst's own.
-                    let _ = self.buffers.mapper.flush();
+                    let _ = self.buffers.mapper.flush_iotlb();
                 }
                 at = next(at, ring);
             }

@@ -262,7 +262,7 @@ impl<D: Dma> TxRing<D> {
     /// that is no longer used.
     #[cold]
     pub(super) fn idle(&mut self) {
-        let _ = self.mapper.flush();
+        let _ = self.mapper.flush_iotlb();
         self.mapper.unmap_unused();
     }
 
@@ -284,7 +284,7 @@ impl<D: Dma> EndedRing for TxRing<D> {
     fn release(mut self) {
         let all = self.take_all();
         self.free_until(self.next_to_use, &all, Some(DropReason::Stopped));
-        let _ = self.mapper.flush();
+        let _ = self.mapper.flush_iotlb();
     }
 
     #[cold]

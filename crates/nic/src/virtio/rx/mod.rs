@@ -191,7 +191,7 @@ impl<D: Dma> RxRing<D> {
     /// No packet has come for a while: flushes what was unmapped.
     #[cold]
     fn idle(&mut self) {
-        let _ = self.mapper.flush();
+        let _ = self.mapper.flush_iotlb();
     }
 
     /// The device was reset, and has no buffer: frees them all, and what was received and not

@@ -98,7 +98,7 @@ impl<D: Dma> TxRing<D> {
     /// is no longer used.
     #[cold]
     pub(super) fn idle(&mut self) {
-        let _ = self.mapper.flush();
+        let _ = self.mapper.flush_iotlb();
         self.mapper.unmap_unused();
     }
 
@@ -135,7 +135,7 @@ impl<D: Dma> EndedRing for TxRing<D> {
     #[cold]
     fn release(mut self) {
         self.restart(DropReason::Stopped);
-        let _ = self.mapper.flush();
+        let _ = self.mapper.flush_iotlb();
     }
 
     #[cold]
