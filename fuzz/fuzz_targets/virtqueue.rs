@@ -109,7 +109,7 @@ impl Sides {
         }
         let used: u16 = self.flight.values().map(|chain| chain.2).sum();
         assert_eq!(usize::from(self.driver.in_flight()), self.flight.len());
-        assert_eq!(self.driver.free(), self.size - used);
+        assert_eq!(self.driver.num_free(), self.size - used);
         assert!(self.device.outstanding() <= self.size);
     }
 
@@ -130,7 +130,7 @@ impl Sides {
                 assert!(id < self.size);
                 assert!(self.flight.insert(id, (false, writable, slots)).is_none(), "an id in flight");
             }
-            Err(AddError::Full) => assert!(usize::from(self.driver.free()) < chain.len()),
+            Err(AddError::Full) => assert!(usize::from(self.driver.num_free()) < chain.len()),
             Err(_) => {}
         }
     }

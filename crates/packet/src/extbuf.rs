@@ -106,10 +106,10 @@ impl ExtBufPool {
         (capacity * size_of::<Meta>()).next_multiple_of(page_size()) + capacity * tables
     }
 
-    /// Buffers that can be attached now. Freed ones count once they are
-    /// [drained](ExtBufPool::drain_freed).
+    /// Number of buffers that can be attached now (DPDK: `rte_mempool_avail_count`). Freed ones
+    /// count once they are [drained](ExtBufPool::drain_freed).
     #[inline]
-    pub fn free(&self) -> usize {
+    pub fn available(&self) -> usize {
         self.free_len
     }
 
@@ -123,7 +123,7 @@ impl ExtBufPool {
     /// user has dropped it.
     ///
     /// `None` if the bytes do not all lie in the region, if `len` is 0 or more than 65535, or if no
-    /// Meta is [free](ExtBufPool::free).
+    /// buffer is [available](ExtBufPool::available).
     #[inline]
     pub fn attach(&mut self, offset: usize, len: usize, token: u64) -> Option<Buf> {
         let (mut meta, at, len) = self.get(offset, len, token)?;
@@ -246,7 +246,7 @@ impl Drop for ExtBufPool {
 
 impl std::fmt::Debug for ExtBufPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ExtBufPool").field("capacity", &self.capacity).field("free", &self.free()).finish()
+        f.debug_struct("ExtBufPool").field("capacity", &self.capacity).field("free", &self.available()).finish()
     }
 }
 

@@ -114,10 +114,10 @@ impl<W: RingWords> Driver<W> {
         either!(self, queue => queue.enable_calls())
     }
 
-    /// Descriptors that are free. A chain in an indirect table needs one.
+    /// Number of descriptors that are free (Linux: `num_free`). A chain in an indirect table needs one.
     #[inline]
-    pub fn free(&self) -> u16 {
-        either!(self, queue => queue.free())
+    pub fn num_free(&self) -> u16 {
+        either!(self, queue => queue.num_free())
     }
 
     /// Chains that were added and not returned.

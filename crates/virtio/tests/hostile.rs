@@ -368,7 +368,7 @@ fn a_device_that_uses_what_is_not_in_flight_breaks_the_queue() {
             assert_eq!(driver.next_used(), Err(RingError::UsedId(id)), "a breach is final");
             let mut ids = Vec::new();
             driver.reset(|id| ids.push(id));
-            assert_eq!((ids, driver.free(), driver.in_flight()), (vec![0, 1], N, 0));
+            assert_eq!((ids, driver.num_free(), driver.in_flight()), (vec![0, 1], N, 0));
             assert_eq!(driver.next_used(), Ok(None));
         }
     }
@@ -437,9 +437,9 @@ fn a_chain_that_never_fits_is_refused_and_one_that_does_not_fit_now_is_not_writt
             assert_eq!(driver.add(chain), Err(AddError::Invalid));
         }
         assert!(driver.add(&[BUFFER; 3]).is_ok());
-        assert_eq!((driver.add(&[BUFFER; 2]), driver.free()), (Err(AddError::Full), 1));
+        assert_eq!((driver.add(&[BUFFER; 2]), driver.num_free()), (Err(AddError::Full), 1));
         assert!(driver.add(&[BUFFER]).is_ok());
-        assert_eq!((driver.add(&[BUFFER]), driver.free(), driver.in_flight()), (Err(AddError::Full), 0, 2));
+        assert_eq!((driver.add(&[BUFFER]), driver.num_free(), driver.in_flight()), (Err(AddError::Full), 0, 2));
     }
 }
 
@@ -450,7 +450,7 @@ fn a_run_of_single_buffers_ends_where_no_descriptor_is_free() {
         let before = driver.add(&[BUFFER]).unwrap();
         let mut buffers = Buffers(vec![]);
         assert_eq!(driver.add_singles(true, &mut buffers), 3);
-        assert_eq!((driver.add_singles(true, &mut buffers), driver.free(), driver.in_flight()), (0, 0, 4));
+        assert_eq!((driver.add_singles(true, &mut buffers), driver.num_free(), driver.in_flight()), (0, 0, 4));
         let mut ids = [vec![before], buffers.0].concat();
         ids.sort_unstable();
         assert_eq!(ids, [0, 1, 2, 3]);

@@ -218,7 +218,7 @@ impl World {
         let _ = self.device.publish();
         self.reap();
         assert!(self.sent.is_empty() && self.device.outstanding() == 0);
-        assert_eq!((self.driver.free(), self.driver.in_flight()), (self.shape.n, 0));
+        assert_eq!((self.driver.num_free(), self.driver.in_flight()), (self.shape.n, 0));
     }
 }
 

@@ -78,9 +78,9 @@ impl AnyDriver {
             AnyDriver::Naive(naive) => naive.next_used(),
         }
     }
-    fn free(&self) -> u16 {
+    fn num_free(&self) -> u16 {
         match self {
-            AnyDriver::Ours(ours) => ours.free(),
+            AnyDriver::Ours(ours) => ours.num_free(),
             AnyDriver::Naive(naive) => naive.free(),
         }
     }
@@ -308,7 +308,7 @@ impl World {
                 self.driver_attention = if self.used.is_empty() { Attention::Sleeps } else { Attention::Any };
             }
         }
-        assert_eq!(self.driver.free(), self.free);
+        assert_eq!(self.driver.num_free(), self.free);
     }
 
     /// Buffers that no chain has; the lengths differ, from `len` on.
@@ -450,7 +450,7 @@ impl World {
             self.reap();
         }
         self.reap();
-        assert_eq!((self.driver.free(), self.free), (self.shape.n, self.shape.n));
+        assert_eq!((self.driver.num_free(), self.free), (self.shape.n, self.shape.n));
     }
 
     /// Only what was taken last, and is not completed, can be taken back.

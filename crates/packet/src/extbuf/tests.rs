@@ -59,7 +59,7 @@ fn an_external_buffer_becomes_a_fragment_and_its_token_is_drained_when_it_is_dro
     drop(packet);
     assert!(rig.bufs.has_freed());
     assert_eq!(rig.drain(), [100]);
-    assert_eq!((rig.bufs.free(), rig.bufs.in_use()), (4, 0));
+    assert_eq!((rig.bufs.available(), rig.bufs.in_use()), (4, 0));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn no_more_are_drained_than_requested_and_the_others_wait() {
     assert_eq!(rig.calls.0.load(Relaxed), 1, "only the first is put on an empty list");
     let mut tokens = Vec::new();
     assert_eq!(rig.bufs.drain_freed(3, |token, _| tokens.push(token)), 3);
-    assert_eq!((rig.bufs.free(), rig.bufs.has_freed()), (3, true));
+    assert_eq!((rig.bufs.available(), rig.bufs.has_freed()), (3, true));
     tokens.extend(rig.drain());
     tokens.sort_unstable();
     assert_eq!(tokens, (0..8).collect::<Vec<_>>());
@@ -133,7 +133,7 @@ fn a_copy_takes_the_bytes_and_no_buffer() {
     assert!(rig.bufs.memory.put(8191, &[42]));
     let mut packet = rig.cache.alloc().unwrap();
     assert!(rig.bufs.copy(8190, 2, &mut packet) && !rig.bufs.copy(8191, 2, &mut packet));
-    assert_eq!((packet.linear(), packet.frags(), rig.bufs.free()), (&[0, 42][..], 0, 4));
+    assert_eq!((packet.linear(), packet.frags(), rig.bufs.available()), (&[0, 42][..], 0, 4));
     let room = packet.tailroom();
     assert!(!rig.bufs.copy(0, room + 1, &mut packet) && rig.bufs.copy(0, room, &mut packet));
 }
@@ -287,7 +287,7 @@ fn a_closure_that_panics_while_buffers_are_drained_makes_no_buffer_free_twice() 
     assert_eq!(rig.bufs.drain_freed(1, |_, _| {}), 1);
     let panics = std::panic::AssertUnwindSafe(|| rig.bufs.drain_freed(1, |_, _| panic!("on purpose")));
     std::panic::catch_unwind(panics).unwrap_err();
-    assert_eq!(rig.bufs.free(), 3);
+    assert_eq!(rig.bufs.available(), 3);
     assert_eq!(rig.bufs.drain_freed(4, |_, _| {}), 1);
     let bufs: Vec<_> = (0..4).map(|i| rig.bufs.attach(i, 16 + i, 0).unwrap()).collect();
     assert!(bufs.iter().enumerate().all(|(i, buf)| buf.len() == 16 + i), "each has a length of its own");

@@ -316,7 +316,7 @@ impl<W: RingWords> Driver<W> {
 
     /// Descriptors that are free.
     #[inline]
-    pub fn free(&self) -> u16 {
+    pub fn num_free(&self) -> u16 {
         self.free
     }
 

@@ -107,7 +107,7 @@ impl<D: Dma> TxRing<D> {
                 Err(Refusal::Unreachable) => Fault::Bounced,
                 Err(Refusal::Pieces) => Fault::Linearised,
             };
-            if self.driver.free() == 0 {
+            if self.driver.num_free() == 0 {
                 return Submitted::Full;
             }
             let Some(copy) = packet.duplicate(&mut self.cache) else {
@@ -145,7 +145,7 @@ impl<D: Dma> TxRing<D> {
         if pieces > MAX_PIECES.min(self.slots.len()) {
             return Err(Refusal::Pieces);
         }
-        if self.driver.free() == 0 {
+        if self.driver.num_free() == 0 {
             return Err(Refusal::Full);
         }
         if self.is_out_of_reach(packet) {

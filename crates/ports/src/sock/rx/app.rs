@@ -202,7 +202,7 @@ impl AppTxRings {
     ) -> Result<usize, Fault> {
         let ready = self.tx.try_peek(room as u32).map_err(|_| Fault::Counter)? as usize;
         let chunks = self.budget.saturating_sub(self.charged) / self.session.umem.chunk() as u64;
-        let mut n = ready.min(room).min(self.pages.free()).min(chunks as usize);
+        let mut n = ready.min(room).min(self.pages.available()).min(chunks as usize);
         if plan.linear() > 0 || self.skip_invalid {
             // A copied or skipped descriptor is completed at once.
             let room = self.completion.try_reserve(n as u32).map_err(|_| Fault::Counter)? as usize;

@@ -191,7 +191,7 @@ fn no_kick_is_lost_between_a_guest_and_a_worker_that_sleep_in_turn() {
         let (mut sent, mut used) = (0u32, 0);
         while used < FRAMES {
             let mut n = 1 + guest.random.below(4) as u32;
-            while n > 0 && sent < FRAMES && guest.driver.free() > 0 {
+            while n > 0 && sent < FRAMES && guest.driver.num_free() > 0 {
                 let mut frame = vec![0; if sent.is_multiple_of(3) { 600 } else { 60 }];
                 frame[..4].copy_from_slice(&sent.to_le_bytes());
                 if guest.driver.in_flight() == 0 {
@@ -202,7 +202,7 @@ fn no_kick_is_lost_between_a_guest_and_a_worker_that_sleep_in_turn() {
             }
             guest.publish();
             used += guest.used().len() as u32;
-            if guest.driver.free() == 0 && !guest.driver.enable_calls() {
+            if guest.driver.num_free() == 0 && !guest.driver.enable_calls() {
                 assert!(waits(guest.call.fd(), Duration::from_secs(60)), "a call was lost");
                 guest.call.take();
             }
@@ -233,7 +233,7 @@ fn a_ring_is_stopped_and_started_under_a_worker_that_takes_it_all_the_time() {
     for _ in 0..100 {
         let frame = vec![7; 500];
         guest.reset();
-        while guest.driver.free() > 0 {
+        while guest.driver.num_free() > 0 {
             guest.send(&with_header(&frame), 1);
             sent += 1;
         }

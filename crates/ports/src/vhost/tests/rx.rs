@@ -21,7 +21,7 @@ fn frames_of_any_size_in_any_pieces_come_in_order_and_unchanged_in_every_kind_of
         for round in 0..12 {
             let (mut sent, linear) = (Vec::new(), [TxLinear::None, TxLinear::Header(100), TxLinear::Whole][round % 3]);
             rx.set_tx_layout(TxLayout { linear, headroom: (round as u16 / 3) * 32, tailroom: 8 });
-            while guest.driver.free() >= 40 {
+            while guest.driver.num_free() >= 40 {
                 let len = 14 + guest.random.below([100, 500, 5000, 65_524][round % 4]) as usize;
                 let frame = guest.random_bytes(len);
                 let parts = 1 + guest.random.below(5) as usize;
