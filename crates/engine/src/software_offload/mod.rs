@@ -22,7 +22,7 @@ use towpath_wire::checksum::Accumulator;
 const MAX_PACKET: usize = 65535 + 14 + 8;
 /// Ethernet addresses: the bytes in front of a VLAN tag.
 const MAC_ADDRESSES: usize = 12;
-const TAG_LEN: usize = 4;
+const TAG_LEN: usize = towpath_wire::vlan::HEADER_LEN;
 /// Most segments of a packet.
 const MAX_SEGMENTS: usize = 65535 / gro::MIN_TCP_SIZE as usize + 1;
 
@@ -171,29 +171,21 @@ impl SoftwareOffload {
         if self.link != gro::LinkKind::Ethernet || packet.make_linear(MAC_ADDRESSES).is_err() {
             return Err((DropReason::Malformed, packet));
         }
-        let mut header = [0; MAC_ADDRESSES + TAG_LEN];
-        packet.copy_to(0, &mut header[..MAC_ADDRESSES]);
-        header[MAC_ADDRESSES..][..2].copy_from_slice(&if vlan.service { [0x88, 0xa8] } else { [0x81, 0x00] });
-        header[MAC_ADDRESSES + 2..].copy_from_slice(&vlan.tci.to_be_bytes());
-        match packet.push_front(TAG_LEN) {
-            Ok(_) => packet.linear_mut()[..header.len()].copy_from_slice(&header),
-            Err(_) => {
-                // Without headroom the addresses and the tag get a chunk of their own.
-                let Some(mut head) = self.cache.alloc() else { return Err((DropReason::NoBuffer, packet)) };
-                let room = head.set_headroom(TAG_LEN).and_then(|()| head.push_back(MAC_ADDRESSES).map(drop));
-                head.copy_metadata_from(&packet);
-                if room.and_then(|()| head.push_front(TAG_LEN).map(drop)).is_err() {
-                    return Err((DropReason::NoBuffer, packet));
-                }
-                head.linear_mut().copy_from_slice(&header);
-                packet.pull_front(MAC_ADDRESSES);
-                if let Err(packet) = head.append(packet) {
-                    return Err((DropReason::Offload, packet));
-                }
-                packet = head;
+        if packet.insert_vlan(vlan).is_err() {
+            // Without headroom the addresses and the tag get a chunk of their own.
+            let Some(mut head) = self.cache.alloc() else { return Err((DropReason::NoBuffer, packet)) };
+            let addresses = head.set_headroom(TAG_LEN).and_then(|()| head.push_back(MAC_ADDRESSES));
+            let room = addresses.map(|addresses| packet.copy_to(0, addresses));
+            head.copy_metadata_from(&packet);
+            if room.and_then(|_| head.insert_vlan(vlan)).is_err() {
+                return Err((DropReason::NoBuffer, packet));
             }
+            packet.pull_front(MAC_ADDRESSES);
+            if let Err(packet) = head.append(packet) {
+                return Err((DropReason::Offload, packet));
+            }
+            packet = head;
         }
-        packet.set_vlan(None);
         Ok(packet)
     }
 

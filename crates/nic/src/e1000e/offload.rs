@@ -66,7 +66,7 @@ pub(super) fn plan(packet: &mut Packet, can: TxAbilities) -> Result<Plan, Refusa
     if let Some(vlan) = packet.vlan() {
         if can.vlan && !vlan.service {
             command = command.with_vlan(vlan.tci);
-        } else if !insert_tag(packet, vlan) {
+        } else if packet.insert_vlan(vlan).is_err() {
             return Err(Refusal::Copy);
         }
     }
@@ -216,12 +216,6 @@ impl Segmentation {
     }
 }
 
-/// Bytes of the two addresses; a tag follows them (IEEE 802.1Q §9.4).
-const ADDRESSES: usize = 12;
-const TAG: usize = 4;
-const CUSTOMER: u16 = 0x8100;
-const SERVICE: u16 = 0x88a8;
-
 /// Gives a received packet the tag that the device stripped, beside it or in it; returns false if
 /// neither is possible.
 pub(super) fn receive_tag(packet: &mut Packet, tci: u16, beside: bool) -> bool {
@@ -230,37 +224,5 @@ pub(super) fn receive_tag(packet: &mut Packet, tci: u16, beside: bool) -> bool {
         packet.set_vlan(Some(vlan));
         return true;
     }
-    insert_tag(packet, vlan)
-}
-
-/// Puts a tag into a packet; returns false if its head has no headroom, or not both addresses.
-fn insert_tag(packet: &mut Packet, vlan: Vlan) -> bool {
-    if packet.make_linear(ADDRESSES).is_err() || packet.push_front(TAG).is_err() {
-        return false;
-    }
-    let Some(head) = packet.linear_mut().get_mut(..ADDRESSES + TAG) else { return false };
-    head.copy_within(TAG.., 0);
-    let [a, b] = (if vlan.service { SERVICE } else { CUSTOMER }).to_be_bytes();
-    let [c, d] = vlan.tci.to_be_bytes();
-    head[ADDRESSES..].copy_from_slice(&[a, b, c, d]);
-    packet.set_vlan(None);
-    true
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use towpath_packet::{Backing, Direction, Pool, PoolConfig};
-
-    #[test]
-    fn a_tag_comes_between_the_addresses_and_the_type() {
-        let config = PoolConfig::default().capacity(2).chunk(256).headroom(4).backing(Backing::Anonymous);
-        let mut cache = Pool::new(config).unwrap().cache(Direction::Rx).unwrap();
-        let bytes: Vec<u8> = (0..20).collect();
-        let mut packet = Packet::copy_from(&mut cache, &bytes).unwrap();
-        assert!(insert_tag(&mut packet, Vlan { tci: 0x2005, service: true }));
-        let expected = [&bytes[..12], &[0x88, 0xa8, 0x20, 0x05], &bytes[12..]].concat();
-        assert_eq!(packet.to_vec(), expected);
-        assert!(!insert_tag(&mut packet, Vlan { tci: 1, service: false }), "there is no headroom left");
-    }
+    packet.insert_vlan(vlan).is_ok()
 }

@@ -1,9 +1,14 @@
 //! The metadata of a packet: requested offloads, VLAN tag, flow hash, time of arrival, ingress and
 //! lane.
 
-use super::Packet;
+use super::{NoRoom, Packet};
 use crate::meta::{Stamp, flag};
 use crate::offload::{Checksum, Gso, GsoKind, Vlan};
+use towpath_wire::ethernet::ethertype;
+use towpath_wire::vlan::HEADER_LEN as TAG_LEN;
+
+/// The two addresses of an Ethernet frame: a tag stands behind them (IEEE 802.1Q section 9.4).
+const ADDRESSES_LEN: usize = 12;
 
 impl Packet {
     /// Copies the metadata of another packet: offloads, VLAN tag, flow hash, time of arrival,
@@ -103,6 +108,25 @@ impl Packet {
             meta.flags |= flag::VLAN | if service { flag::VLAN_SERVICE } else { 0 };
             meta.vlan_tci = tci;
         }
+    }
+
+    /// Inserts a VLAN tag into an Ethernet frame, behind the addresses, which move into the
+    /// headroom (DPDK: `rte_vlan_insert`). The packet has no out-of-band tag afterwards.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the headroom is smaller than a tag, or the linear part can't have both
+    /// addresses.
+    #[inline]
+    pub fn insert_vlan(&mut self, vlan: Vlan) -> Result<(), NoRoom> {
+        self.make_linear(ADDRESSES_LEN)?;
+        self.push_front(TAG_LEN)?;
+        let head = self.linear_mut().first_chunk_mut::<{ ADDRESSES_LEN + TAG_LEN }>().ok_or(NoRoom)?;
+        head.copy_within(TAG_LEN.., 0);
+        let [a, b] = if vlan.service { ethertype::QINQ } else { ethertype::VLAN }.to_be_bytes();
+        let [c, d] = vlan.tci.to_be_bytes();
+        head[ADDRESSES_LEN..].copy_from_slice(&[a, b, c, d]);
+        self.set_vlan(None);
+        Ok(())
     }
 
     /// Hash of the packet's flow, if it was computed.

@@ -154,6 +154,36 @@ fn a_partial_checksum_keeps_its_place_when_headers_come_and_go() {
 }
 
 #[test]
+fn a_tag_is_inserted_between_the_addresses_and_the_type() {
+    let mut cache = cache();
+    let bytes: Vec<u8> = (0..20).collect();
+    let (inner, outer) = (Vlan { tci: 0x2005, service: false }, Vlan { tci: 0x300a, service: true });
+    let mut p = Packet::copy_from(&mut cache, &bytes).unwrap();
+    p.set_csum(Checksum::Partial { start: 14, offset: 2 });
+    for vlan in [inner, outer] {
+        p.set_vlan(Some(vlan));
+        assert_eq!(p.insert_vlan(vlan), Ok(()));
+    }
+    let expected = [&bytes[..12], &[0x88, 0xa8, 0x30, 0x0a, 0x81, 0x00, 0x20, 0x05], &bytes[12..]].concat();
+    assert_eq!((p.to_vec(), p.vlan()), (expected, None));
+    assert_eq!(p.csum(), Checksum::Partial { start: 22, offset: 2 });
+}
+
+#[test]
+fn a_frame_without_headroom_or_addresses_stays_without_a_tag() {
+    let mut cache = cache();
+    let tag = Vlan { tci: 5, service: false };
+    for (headroom, len) in [(3, 20), (4, 11)] {
+        let mut p = cache.alloc().unwrap();
+        p.set_headroom(headroom).unwrap();
+        p.push_back(len).unwrap().fill(7);
+        p.set_vlan(Some(tag));
+        assert_eq!(p.insert_vlan(tag), Err(NoRoom), "{headroom} {len}");
+        assert_eq!((p.to_vec(), p.vlan()), (vec![7; len], Some(tag)));
+    }
+}
+
+#[test]
 fn metadata_is_what_was_set_and_a_reused_chunk_has_none() {
     let mut cache = cache();
     let gso = Gso { kind: GsoKind::Tcp6, ecn: true, size: 1440, segs: 3, hdr_len: 74 };
