@@ -12,7 +12,9 @@ pub struct Vlan {
     pub service: bool,
 }
 
-/// A set of offloads: those of a port's transmit side, or those that received packets may need.
+/// A set of offloads of a port of any kind: those of its transmit side, or those that received
+/// packets may need (Linux: `netdev_features_t`). A TUN/TAP device has a set of its own, by the
+/// kernel's bits: `towpath_tun::TunOffloads`.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offloads(u16);
 

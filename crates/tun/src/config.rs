@@ -1,7 +1,7 @@
 //! The configuration of a device that is made, or attached to.
 
 use crate::error::Error;
-use crate::offloads::Offloads;
+use crate::offloads::TunOffloads;
 use towpath_gro::LinkKind;
 use towpath_sys::netdev::valid_name;
 
@@ -52,10 +52,10 @@ pub const MAX_QUEUES: u16 = 256;
 /// How a device is made, or attached to.
 ///
 /// ```
-/// use towpath_tun::{Config, Offloads};
+/// use towpath_tun::{Config, TunOffloads};
 ///
 /// let config = Config::tun("vpn%d").mtu(1420).queue_len(4000);
-/// let without = config.clone().offloads(Offloads::NONE);
+/// let without = config.clone().offloads(TunOffloads::NONE);
 /// # assert_ne!(config, without);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,10 +69,10 @@ pub struct Config {
     pub netns: Option<String>,
     /// The device may have several queues. All descriptors of one device must agree.
     pub multi_queue: bool,
-    /// The offloads that may be used, as far as the kernel has them. [`Offloads::NONE`]: packets
+    /// The offloads that may be used, as far as the kernel has them. [`TunOffloads::NONE`]: packets
     /// come and go as on a wire, without a virtio-net header. The default is all but those in
     /// tunnels, which need a longer header.
-    pub offloads: Offloads,
+    pub offloads: TunOffloads,
     /// Try what the kernel accepts. Otherwise all permitted kinds are used until one is refused.
     pub probe: bool,
     /// With several queues, a BPF program keeps each flow in one of them.
@@ -91,7 +91,7 @@ impl Config {
             name: name.into(),
             netns: None,
             multi_queue: false,
-            offloads: Offloads::ALL.without(Offloads::TUNNEL).without(Offloads::TUNNEL_CSUM),
+            offloads: TunOffloads::ALL.without(TunOffloads::TUNNEL).without(TunOffloads::TUNNEL_CSUM),
             probe: true,
             steering: true,
             mtu: None,
@@ -118,7 +118,7 @@ impl Config {
 
     /// Sets [`offloads`](Config::offloads).
     #[must_use]
-    pub fn offloads(self, offloads: Offloads) -> Config {
+    pub fn offloads(self, offloads: TunOffloads) -> Config {
         Config { offloads, ..self }
     }
 

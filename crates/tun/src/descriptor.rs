@@ -3,7 +3,7 @@
 use crate::config::Kind;
 use crate::error::Error;
 use crate::header::TUNNEL_LEN;
-use crate::offloads::Offloads;
+use crate::offloads::TunOffloads;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -43,10 +43,10 @@ pub(crate) fn attach(kind: Kind, name: &str, multi_queue: bool, vnet_header: boo
 }
 
 /// Sets the shortest header that describes the offloads; returns its length.
-pub(crate) fn set_header(queue: &File, offloads: Offloads) -> io::Result<usize> {
-    if offloads.has(Offloads::TUNNEL) && tun::set_header_len(queue, TUNNEL_LEN).is_ok() {
+pub(crate) fn set_header(queue: &File, offloads: TunOffloads) -> io::Result<usize> {
+    if offloads.has(TunOffloads::TUNNEL) && tun::set_header_len(queue, TUNNEL_LEN).is_ok() {
         // An older kernel takes the length, but knows nothing of tunnels.
-        if tun::set_offload(queue, Offloads::CSUM.with(Offloads::TSO).with(Offloads::TUNNEL).bits()).is_ok() {
+        if tun::set_offload(queue, TunOffloads::CSUM.with(TunOffloads::TSO).with(TunOffloads::TUNNEL).bits()).is_ok() {
             return Ok(TUNNEL_LEN);
         }
     }

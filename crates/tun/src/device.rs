@@ -5,7 +5,7 @@ use crate::config::{Config, Kind, check_mtu};
 use crate::descriptor::{attach, examine, of_device, set_header, step};
 use crate::error::Error;
 use crate::header::{MAX_LEN, TUNNEL_LEN};
-use crate::offloads::Offloads;
+use crate::offloads::TunOffloads;
 use crate::probe::{self, OFF, Report, UNTRIED};
 use crate::queue::{Queue, Shared};
 use crate::steering::Steering;
@@ -149,7 +149,7 @@ impl Device {
             })
             .map_err(enter)?;
         let mut device = Device {
-            shared: Arc::new(Shared::new(kind, header, Offloads::NONE, Offloads::NONE)),
+            shared: Arc::new(Shared::new(kind, header, TunOffloads::NONE, TunOffloads::NONE)),
             netns,
             control,
             link,
@@ -164,7 +164,7 @@ impl Device {
         };
         device.find_offloads(config);
         let (rx, tx) = (device.report.rx, device.report.tx);
-        device.shared = Arc::new(Shared::new(kind, header, Offloads::NONE, tx));
+        device.shared = Arc::new(Shared::new(kind, header, TunOffloads::NONE, tx));
         device.first = Some(Queue::new(device.file.clone(), &device.shared));
         device.set_rx_offloads(rx)?;
         Ok(device)
@@ -173,9 +173,9 @@ impl Device {
     /// Finds what the kernel has, within what the configuration permits.
     fn find_offloads(&mut self, config: &Config) {
         let Shared { kind, header, .. } = *self.shared;
-        let tunnels = Offloads::TUNNEL.with(Offloads::TUNNEL_CSUM);
-        let described = if header < TUNNEL_LEN { Offloads::ALL.without(tunnels) } else { Offloads::ALL };
-        let limit = if header == 0 { Offloads::NONE } else { config.offloads.and(described).consistent() };
+        let tunnels = TunOffloads::TUNNEL.with(TunOffloads::TUNNEL_CSUM);
+        let described = if header < TUNNEL_LEN { TunOffloads::ALL.without(tunnels) } else { TunOffloads::ALL };
+        let limit = if header == 0 { TunOffloads::NONE } else { config.offloads.and(described).consistent() };
         let mut report = Report { how: OFF, ..Report::default() };
         if header > 0 && !limit.is_none() {
             probe::probe_rx(&self.file, header, &mut report);
@@ -249,7 +249,7 @@ impl Device {
                 Ok(steering) => self.steering = Some(steering),
                 Err(error) => {
                     self.steer = false;
-                    self.report.refused.push((Offloads::NONE, format!("steering (bpf): {error}")));
+                    self.report.refused.push((TunOffloads::NONE, format!("steering (bpf): {error}")));
                 }
             }
         }
@@ -267,7 +267,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Os`], with the answer of `TUNSETOFFLOAD`.
-    pub fn set_rx_offloads(&self, set: Offloads) -> Result<(), Error> {
+    pub fn set_rx_offloads(&self, set: TunOffloads) -> Result<(), Error> {
         if self.shared.header == 0 {
             return Ok(());
         }

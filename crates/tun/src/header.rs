@@ -12,7 +12,7 @@
 //! | 10, 12 | `struct virtio_net_hdr`, `struct virtio_net_hdr_v1` |
 //! | 24 | `struct virtio_net_hdr_v1_hash_tunnel` (`include/uapi/linux/virtio_net.h`), since Linux 6.17 |
 
-use crate::offloads::Offloads;
+use crate::offloads::TunOffloads;
 use towpath_gro::{Offload, Tunnel, TunnelKind};
 use towpath_wire::virtio_net::{Malformed, Undescribable, VnetHeader};
 
@@ -32,7 +32,7 @@ const INNER_NH: usize = 22;
 /// Makes the header of a packet of `len` bytes.
 #[inline]
 pub(crate) fn encode(offload: &Offload, len: usize) -> Result<[u8; MAX_LEN], Undescribable> {
-    if !Offloads::is_describable(offload) {
+    if !TunOffloads::is_describable(offload) {
         return Err(Undescribable::Unsupported);
     }
     let header = VnetHeader::new(offload.checksum, offload.gso, len)?;

@@ -58,7 +58,7 @@ pub use changes::{Change, Changes};
 pub use config::{Config, Kind, MAX_QUEUES, MIN_MTU};
 pub use device::Device;
 pub use error::Error;
-pub use offloads::Offloads;
+pub use offloads::TunOffloads;
 pub use output::WriteStats;
 pub use probe::Report;
 pub use queue::{Queue, READ_SIZE, ReadLosses, Received, Segments};

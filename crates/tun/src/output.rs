@@ -10,7 +10,7 @@
 
 use crate::chain::{Chain, MAX_BUFFERS, Nodes};
 use crate::header;
-use crate::offloads::Offloads;
+use crate::offloads::TunOffloads;
 use crate::queue::{READ_SIZE, Transmit};
 use std::collections::VecDeque;
 use std::io;
@@ -160,7 +160,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
     #[inline]
     fn try_send(&mut self, packet: &mut Chain<B>) -> Outcome {
         let offload = packet.offload();
-        let needed = Offloads::needed(&offload);
+        let needed = TunOffloads::needed(&offload);
         if !is_packet(self.to.link(), packet.head(), packet.len()) {
             self.stats.dropped_invalid += 1;
             return Outcome::Done;
@@ -182,14 +182,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
     }
 
     #[cold]
-    fn refused(&mut self, packet: &mut Chain<B>, needed: Offloads, error: &io::Error) -> Outcome {
+    fn refused(&mut self, packet: &mut Chain<B>, needed: TunOffloads, error: &io::Error) -> Outcome {
         match error.raw_os_error() {
             Some(libc::EINTR) => self.try_send(packet),
             // The header is right, so the kernel lacks the offload; but a super-packet with a
             // complete checksum may be refused for its bytes.
             Some(libc::EINVAL) if !needed.is_none() => {
                 self.stats.refused += 1;
-                if needed.has(Offloads::CSUM) && self.is_sound(packet) {
+                if needed.has(TunOffloads::CSUM) && self.is_sound(packet) {
                     self.to.switch_off(lacking(needed));
                 }
                 self.cut(packet)
@@ -229,7 +229,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
     #[cold]
     fn cut(&mut self, packet: &mut Chain<B>) -> Outcome {
         let offload = packet.offload();
-        let partial = self.to.offloads().has(Offloads::CSUM) && self.to.header() > 0;
+        let partial = self.to.offloads().has(TunOffloads::CSUM) && self.to.header() > 0;
         let checksums = if partial { Checksums::Partial } else { Checksums::Complete };
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(READ_SIZE.max(packet.len()), 0);
@@ -288,7 +288,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
             }
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && needs_csum(offload) => {
                 self.stats.refused += 1;
-                self.to.switch_off(Offloads::ALL);
+                self.to.switch_off(TunOffloads::ALL);
                 None
             }
             Err(error) => Some(self.failed(&error)),
@@ -307,16 +307,22 @@ fn is_packet(link: LinkKind, head: &[u8], len: usize) -> bool {
 }
 
 fn needs_csum(offload: &Offload) -> bool {
-    Offloads::needed(offload).has(Offloads::CSUM)
+    TunOffloads::needed(offload).has(TunOffloads::CSUM)
 }
 
 /// What the kernel lacks if it refused a packet that needs `needed`: the rarest of it.
-fn lacking(needed: Offloads) -> Offloads {
-    let rarest =
-        [Offloads::TUNNEL_CSUM, Offloads::TUNNEL, Offloads::TSO_ECN, Offloads::USO, Offloads::TSO6, Offloads::TSO4];
+fn lacking(needed: TunOffloads) -> TunOffloads {
+    let rarest = [
+        TunOffloads::TUNNEL_CSUM,
+        TunOffloads::TUNNEL,
+        TunOffloads::TSO_ECN,
+        TunOffloads::USO,
+        TunOffloads::TSO6,
+        TunOffloads::TSO4,
+    ];
     let found = rarest.into_iter().find(|&one| needed.has(one));
     // Without checksums nothing is segmented.
-    found.unwrap_or(Offloads::ALL)
+    found.unwrap_or(TunOffloads::ALL)
 }
 
 #[cfg(test)]
@@ -330,8 +336,8 @@ mod tests {
 
     /// A kernel that lacks offloads, and takes nothing now and then.
     struct Fake {
-        lacks: Offloads,
-        offloads: Cell<Offloads>,
+        lacks: TunOffloads,
+        offloads: Cell<TunOffloads>,
         /// One call of so many returns `EAGAIN`.
         busy: usize,
         calls: Cell<usize>,
@@ -341,8 +347,8 @@ mod tests {
     }
 
     impl Fake {
-        fn new(lacks: Offloads, busy: usize) -> Fake {
-            let (offloads, calls, taken) = (Cell::new(Offloads::ALL), Cell::new(0), RefCell::default());
+        fn new(lacks: TunOffloads, busy: usize) -> Fake {
+            let (offloads, calls, taken) = (Cell::new(TunOffloads::ALL), Cell::new(0), RefCell::default());
             Fake { lacks, offloads, busy, calls, sockets: UnixDatagram::pair().unwrap(), taken }
         }
     }
@@ -354,10 +360,10 @@ mod tests {
         fn link(&self) -> LinkKind {
             LinkKind::Ip
         }
-        fn offloads(&self) -> Offloads {
+        fn offloads(&self) -> TunOffloads {
             self.offloads.get()
         }
-        fn switch_off(&self, set: Offloads) {
+        fn switch_off(&self, set: TunOffloads) {
             self.offloads.set(self.offloads.get().without(set).consistent());
         }
         fn transmit(&self, gather: &mut Gather, header: &[u8], packet: &impl Pieces) -> io::Result<usize> {
@@ -365,7 +371,7 @@ mod tests {
             if self.calls.get().is_multiple_of(self.busy) {
                 return Err(io::Error::from_raw_os_error(libc::EAGAIN));
             }
-            let needed = Offloads::needed(&header::decode(header.try_into().unwrap(), 65535).unwrap());
+            let needed = TunOffloads::needed(&header::decode(header.try_into().unwrap(), 65535).unwrap());
             if !needed.and(self.lacks).is_none() {
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             }
@@ -396,14 +402,14 @@ mod tests {
         let sent = probe::packets(Kind::Tun, true);
         let expected: Vec<_> = sent.iter().flat_map(|p| packets_of(&p.offload, &p.frame)).collect();
         let lacking = [
-            Offloads::NONE,
-            Offloads::USO,
-            Offloads::TSO_ECN,
-            Offloads::TSO6,
-            Offloads::TUNNEL,
-            Offloads::TUNNEL_CSUM,
-            Offloads::TSO.with(Offloads::USO),
-            Offloads::ALL,
+            TunOffloads::NONE,
+            TunOffloads::USO,
+            TunOffloads::TSO_ECN,
+            TunOffloads::TSO6,
+            TunOffloads::TUNNEL,
+            TunOffloads::TUNNEL_CSUM,
+            TunOffloads::TSO.with(TunOffloads::USO),
+            TunOffloads::ALL,
         ];
         for (lacks, busy) in lacking.into_iter().flat_map(|lacks| [2, 3, 7, 1000].map(|busy| (lacks, busy))) {
             let mut output = Output::new(Fake::new(lacks, busy));
@@ -424,7 +430,7 @@ mod tests {
             let stats = output.stats;
             assert_eq!((stats.dropped(), sent.len() as u64 + stats.split), (0, stats.writes), "{stats:?}");
             let taken = output.to.taken.take();
-            assert!(taken.iter().all(|(offload, _)| Offloads::needed(offload).and(lacks).is_none()));
+            assert!(taken.iter().all(|(offload, _)| TunOffloads::needed(offload).and(lacks).is_none()));
             let arrived: Vec<_> = taken.iter().flat_map(|(offload, bytes)| packets_of(offload, bytes)).collect();
             assert!(arrived == expected, "{lacks}, busy {busy}: {} of {}", arrived.len(), expected.len());
             assert_eq!((spent, stats.writes as usize), (sent.len(), taken.len()));
@@ -434,17 +440,17 @@ mod tests {
 
     #[test]
     fn what_is_no_packet_switches_nothing_off() {
-        let mut output = Output::new(Fake::new(Offloads::NONE, 1000));
+        let mut output = Output::new(Fake::new(TunOffloads::NONE, 1000));
         let super_packet = probe::packets(Kind::Tun, false).swap_remove(1);
         let (mut no_ip, mut no_tcp) = (super_packet.frame.clone(), super_packet.frame.clone());
         no_ip[0] = 0x95;
         no_tcp[9] = 17;
-        output.to.lacks = Offloads::TSO4;
+        output.to.lacks = TunOffloads::TSO4;
         for bytes in [no_ip, no_tcp] {
             let len = bytes.len();
             let chain = output.nodes.chain(bytes, 0..len, super_packet.offload);
             Through { output: &mut output, spent: &mut drop }.packet(chain);
         }
-        assert_eq!((output.stats.dropped_invalid, output.to.offloads()), (2, Offloads::ALL));
+        assert_eq!((output.stats.dropped_invalid, output.to.offloads()), (2, TunOffloads::ALL));
     }
 }

@@ -14,7 +14,7 @@
 
 use crate::config::Kind;
 use crate::header::{self, TUNNEL_LEN};
-use crate::offloads::Offloads;
+use crate::offloads::TunOffloads;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -30,11 +30,11 @@ use towpath_wire::vxlan;
 #[non_exhaustive]
 pub struct Report {
     /// The offloads of packets from the kernel.
-    pub rx: Offloads,
+    pub rx: TunOffloads,
     /// The offloads of packets to the kernel.
-    pub tx: Offloads,
+    pub tx: TunOffloads,
     /// What was refused: the offloads, and the kernel's answer.
-    pub refused: Vec<(Offloads, String)>,
+    pub refused: Vec<(TunOffloads, String)>,
     /// How it was found.
     pub how: &'static str,
 }
@@ -52,22 +52,22 @@ pub(crate) const OFF: &str = "switched off";
 pub(crate) const UNTRIED: &str = "not tried: used until a packet is refused";
 
 /// What the kernel accepts or refuses together.
-const RX_STEPS: [Offloads; 5] = [
-    Offloads::CSUM,
-    Offloads::TSO,
-    Offloads::USO,
-    Offloads::TUNNEL.with(Offloads::TSO),
-    Offloads::TUNNEL_CSUM.with(Offloads::TUNNEL).with(Offloads::TSO),
+const RX_STEPS: [TunOffloads; 5] = [
+    TunOffloads::CSUM,
+    TunOffloads::TSO,
+    TunOffloads::USO,
+    TunOffloads::TUNNEL.with(TunOffloads::TSO),
+    TunOffloads::TUNNEL_CSUM.with(TunOffloads::TUNNEL).with(TunOffloads::TSO),
 ];
 
 /// Probes the offloads of packets from the kernel, which are off afterwards. With a header of
 /// `header` bytes.
 pub fn probe_rx(queue: &File, header: usize, report: &mut Report) {
     for set in RX_STEPS {
-        if set.has(Offloads::TUNNEL) && header < TUNNEL_LEN {
+        if set.has(TunOffloads::TUNNEL) && header < TUNNEL_LEN {
             continue;
         }
-        match tun::set_offload(queue, set.with(Offloads::CSUM).bits()) {
+        match tun::set_offload(queue, set.with(TunOffloads::CSUM).bits()) {
             Ok(()) => report.rx = report.rx.with(set),
             Err(error) => report.refused.push((set, format!("rx (TUNSETOFFLOAD): {error}"))),
         }
@@ -84,8 +84,8 @@ pub fn probe_tx(queue: &File, kind: Kind, header: usize, is_up: bool, report: &m
     } else if let Ok(scratch) = scratch(kind, header) {
         write_each(&scratch, kind, header, report);
     } else {
-        let tunnels = Offloads::TUNNEL.with(Offloads::TUNNEL_CSUM);
-        report.tx = if header < TUNNEL_LEN { Offloads::ALL.without(tunnels) } else { Offloads::ALL };
+        let tunnels = TunOffloads::TUNNEL.with(TunOffloads::TUNNEL_CSUM);
+        report.tx = if header < TUNNEL_LEN { TunOffloads::ALL.without(tunnels) } else { TunOffloads::ALL };
         report.how = "not tried, because the interface is up already: used until a packet is refused";
     }
 }
@@ -115,7 +115,7 @@ fn scratch(kind: Kind, header: usize) -> io::Result<File> {
 }
 
 fn write_each(mut queue: &File, kind: Kind, header: usize, report: &mut Report) {
-    let mut found = Offloads::NONE;
+    let mut found = TunOffloads::NONE;
     for packet in packets(kind, header >= TUNNEL_LEN) {
         match queue.write(&packet.behind_header(header)) {
             // The packet is delivered if the interface was set up in the meantime, which does no
@@ -140,7 +140,7 @@ pub struct Crafted {
     /// Its name in the report.
     pub name: &'static str,
     /// The offload that the kernel needs for it.
-    pub needs: Offloads,
+    pub needs: TunOffloads,
     /// Its checksum and segmentation.
     pub offload: Offload,
     /// Its bytes.
@@ -159,12 +159,12 @@ impl Crafted {
 pub fn packets(layer: Kind, tunnels: bool) -> Vec<Crafted> {
     let ethernet = layer == Kind::Tap;
     let kinds = [
-        ("csum", false, None, Offloads::CSUM),
-        ("tso4", false, Some((GsoKind::Tcp4, false)), Offloads::TSO4),
-        ("tso4 with ecn", false, Some((GsoKind::Tcp4, true)), Offloads::TSO_ECN),
-        ("tso6", true, Some((GsoKind::Tcp6, false)), Offloads::TSO6),
-        ("uso4", false, Some((GsoKind::Udp, false)), Offloads::USO),
-        ("uso6", true, Some((GsoKind::Udp, false)), Offloads::USO),
+        ("csum", false, None, TunOffloads::CSUM),
+        ("tso4", false, Some((GsoKind::Tcp4, false)), TunOffloads::TSO4),
+        ("tso4 with ecn", false, Some((GsoKind::Tcp4, true)), TunOffloads::TSO_ECN),
+        ("tso6", true, Some((GsoKind::Tcp6, false)), TunOffloads::TSO6),
+        ("uso4", false, Some((GsoKind::Udp, false)), TunOffloads::USO),
+        ("uso6", true, Some((GsoKind::Udp, false)), TunOffloads::USO),
     ];
     let plain = kinds.into_iter().filter_map(|(name, v6, gso, needs)| {
         let tcp = matches!(gso, Some((GsoKind::Tcp4 | GsoKind::Tcp6, _)));
@@ -230,8 +230,8 @@ fn tunneled(ethernet: bool, checksum: bool) -> Option<Crafted> {
     let partial = Checksum::Partial { start: at(start.into())?, offset: 16 };
     let offload = Offload { tunnel: Some(tunnel), ..Offload::new(partial, Some(gso)) };
     let (name, needs) = match checksum {
-        false => ("tcp in vxlan", Offloads::TUNNEL),
-        true => ("tcp in vxlan with a checksum", Offloads::TUNNEL_CSUM),
+        false => ("tcp in vxlan", TunOffloads::TUNNEL),
+        true => ("tcp in vxlan with a checksum", TunOffloads::TUNNEL_CSUM),
     };
     Some(Crafted { name, needs, offload, frame })
 }
@@ -247,7 +247,7 @@ mod tests {
             assert_eq!(names, ["csum", "tso4", "tso4 with ecn", "tso6", "uso4", "uso6"]);
             let tunneled = packets(kind, true);
             assert_eq!(tunneled.len(), 8);
-            assert!(tunneled.iter().all(|packet| Offloads::needed(&packet.offload).has(packet.needs)));
+            assert!(tunneled.iter().all(|packet| TunOffloads::needed(&packet.offload).has(packet.needs)));
         }
     }
 }

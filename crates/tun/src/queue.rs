@@ -2,7 +2,7 @@
 
 use crate::config::Kind;
 use crate::header::{self, MAX_LEN};
-use crate::offloads::Offloads;
+use crate::offloads::TunOffloads;
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -33,25 +33,25 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(kind: Kind, header: usize, rx: Offloads, tx: Offloads) -> Shared {
+    pub(crate) fn new(kind: Kind, header: usize, rx: TunOffloads, tx: TunOffloads) -> Shared {
         Shared { kind, header, rx: AtomicU32::new(rx.bits()), tx: AtomicU32::new(tx.bits()) }
     }
 
     // The sets are statistics and gates of their own: no other memory depends on them.
-    pub(crate) fn rx(&self) -> Offloads {
-        Offloads::from_bits(self.rx.load(Ordering::Relaxed))
+    pub(crate) fn rx(&self) -> TunOffloads {
+        TunOffloads::from_bits(self.rx.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set_rx(&self, set: Offloads) {
+    pub(crate) fn set_rx(&self, set: TunOffloads) {
         self.rx.store(set.bits(), Ordering::Relaxed);
     }
 
-    pub(crate) fn tx(&self) -> Offloads {
-        Offloads::from_bits(self.tx.load(Ordering::Relaxed))
+    pub(crate) fn tx(&self) -> TunOffloads {
+        TunOffloads::from_bits(self.tx.load(Ordering::Relaxed))
     }
 
-    fn switch_off(&self, set: Offloads) {
-        let rest = |bits| Some(Offloads::from_bits(bits).without(set).consistent().bits());
+    fn switch_off(&self, set: TunOffloads) {
+        let rest = |bits| Some(TunOffloads::from_bits(bits).without(set).consistent().bits());
         let _ = self.tx.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
     }
 }
@@ -115,12 +115,12 @@ impl Queue {
     }
 
     /// The offloads of packets from the kernel.
-    pub fn rx_offloads(&self) -> Offloads {
+    pub fn rx_offloads(&self) -> TunOffloads {
         self.0.shared.rx()
     }
 
     /// The offloads of packets to the kernel: without those that it refused.
-    pub fn tx_offloads(&self) -> Offloads {
+    pub fn tx_offloads(&self) -> TunOffloads {
         self.0.shared.tx()
     }
 
@@ -166,7 +166,7 @@ impl Queue {
     /// while the kernel may send one (nothing is read); `EBADFD` after the device was deleted.
     pub fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Received<'a>> {
         let Inner { file, shared, unreadable, truncated, malformed } = &*self.0;
-        if buffer.len() < usize::from(u16::MAX) && !shared.rx().without(Offloads::CSUM).is_none() {
+        if buffer.len() < usize::from(u16::MAX) && !shared.rx().without(TunOffloads::CSUM).is_none() {
             let text = "a buffer for super-packets has READ_SIZE bytes: make it larger, or switch offloads off";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
@@ -286,8 +286,8 @@ impl<'a> Received<'a> {
 pub(crate) trait Transmit {
     fn header(&self) -> usize;
     fn link(&self) -> LinkKind;
-    fn offloads(&self) -> Offloads;
-    fn switch_off(&self, set: Offloads);
+    fn offloads(&self) -> TunOffloads;
+    fn switch_off(&self, set: TunOffloads);
     fn transmit(&self, gather: &mut Gather, header: &[u8], packet: &impl Pieces) -> io::Result<usize>;
 }
 
@@ -303,11 +303,11 @@ impl Transmit for Queue {
     }
 
     #[inline]
-    fn offloads(&self) -> Offloads {
+    fn offloads(&self) -> TunOffloads {
         self.0.shared.tx()
     }
 
-    fn switch_off(&self, set: Offloads) {
+    fn switch_off(&self, set: TunOffloads) {
         self.0.shared.switch_off(set);
     }
 

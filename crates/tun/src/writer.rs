@@ -1,7 +1,7 @@
 //! Packets to the kernel: coalesced, and written with one call for each aggregate.
 
 use crate::chain::Chain;
-use crate::offloads::Offloads;
+use crate::offloads::TunOffloads;
 use crate::output::{Output, Through, WriteStats};
 use crate::queue::{Queue, Transmit};
 use std::fmt;
@@ -41,7 +41,7 @@ pub struct Writer<B> {
     gro: Gro<Chain<B>>,
     config: GroConfig,
     /// The offloads for which `gro` was made.
-    merges: Offloads,
+    merges: TunOffloads,
     output: Output<B, Queue>,
     /// Packets merged by the engines before this one.
     merged: u64,
@@ -113,7 +113,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Writer<B> {
 
     /// Merges only what the kernel still takes. Nothing is held.
     #[cold]
-    fn adapt(&mut self, now: Offloads) {
+    fn adapt(&mut self, now: TunOffloads) {
         self.merged += self.gro.stats().merged;
         self.gro = engine(self.config.clone(), now);
         self.merges = now;
@@ -137,14 +137,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Writer<B> {
 }
 
 /// The offloads that make packets worth to be merged.
-fn mergeable(offloads: Offloads) -> Offloads {
-    let kinds = Offloads::TSO4.with(Offloads::TSO6).with(Offloads::USO).with(Offloads::TUNNEL);
+fn mergeable(offloads: TunOffloads) -> TunOffloads {
+    let kinds = TunOffloads::TSO4.with(TunOffloads::TSO6).with(TunOffloads::USO).with(TunOffloads::TUNNEL);
     offloads.consistent().and(kinds)
 }
 
 /// An engine that merges what a kernel with these offloads takes.
-fn engine<B: AsRef<[u8]> + AsMut<[u8]>>(config: GroConfig, offloads: Offloads) -> Gro<Chain<B>> {
-    Gro::new(config.udp(offloads.has(Offloads::USO)).tunnels(offloads.has(Offloads::TUNNEL)))
+fn engine<B: AsRef<[u8]> + AsMut<[u8]>>(config: GroConfig, offloads: TunOffloads) -> Gro<Chain<B>> {
+    Gro::new(config.udp(offloads.has(TunOffloads::USO)).tunnels(offloads.has(TunOffloads::TUNNEL)))
 }
 
 impl<B> fmt::Debug for Writer<B> {

@@ -18,23 +18,23 @@ pub struct Wants {
 }
 
 /// The offloads of a TUN/TAP device, and the same of a port.
-const OF_A_TUN: [(tun::Offloads, Offloads); 5] = [
-    (tun::Offloads::CSUM, Offloads::CSUM),
-    (tun::Offloads::TSO4, Offloads::TSO4),
-    (tun::Offloads::TSO6, Offloads::TSO6),
-    (tun::Offloads::TSO_ECN, Offloads::TSO_ECN),
-    (tun::Offloads::USO, Offloads::USO),
+const OF_A_TUN: [(tun::TunOffloads, Offloads); 5] = [
+    (tun::TunOffloads::CSUM, Offloads::CSUM),
+    (tun::TunOffloads::TSO4, Offloads::TSO4),
+    (tun::TunOffloads::TSO6, Offloads::TSO6),
+    (tun::TunOffloads::TSO_ECN, Offloads::TSO_ECN),
+    (tun::TunOffloads::USO, Offloads::USO),
 ];
 
 /// The offloads of a port that are `set` of a TUN/TAP device.
-pub(crate) fn from_tun(set: tun::Offloads) -> Offloads {
+pub(crate) fn from_tun(set: tun::TunOffloads) -> Offloads {
     OF_A_TUN.iter().filter(|(one, _)| set.has(*one)).fold(Offloads::NONE, |all, &(_, one)| all.with(one))
 }
 
 /// The offloads of a TUN/TAP device that are `set` of a port: none without checksums.
-pub(crate) fn to_tun(set: Offloads) -> tun::Offloads {
+pub(crate) fn to_tun(set: Offloads) -> tun::TunOffloads {
     let all = OF_A_TUN.iter().filter(|&&(_, one)| set.has(one));
-    all.fold(tun::Offloads::NONE, |all, &(one, _)| all.with(one)).consistent()
+    all.fold(tun::TunOffloads::NONE, |all, &(one, _)| all.with(one)).consistent()
 }
 
 /// TCP super-packets of every kind.

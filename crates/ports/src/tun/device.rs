@@ -76,7 +76,7 @@ impl TunDevice {
         let wanted = wanted.multi_queue(config.is_multi_queue()).steering(false);
         let mut device = Device::open(&wanted).map_err(failed)?;
         // None until the port starts.
-        device.set_rx_offloads(tun::Offloads::NONE).map_err(failed)?;
+        device.set_rx_offloads(tun::TunOffloads::NONE).map_err(failed)?;
         let mut queues = Vec::new();
         for _ in 0..config.queues {
             queues.push(device.queue().map_err(failed)?.file().clone());

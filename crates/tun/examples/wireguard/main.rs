@@ -26,7 +26,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 use towpath_sys::poll::{PollSet, is_readable};
-use towpath_tun::{Config, Device, Offloads, Queue, READ_SIZE, Writer};
+use towpath_tun::{Config, Device, Queue, READ_SIZE, TunOffloads, Writer};
 use towpath_udp::Path;
 use wire::Wire;
 
@@ -47,7 +47,7 @@ fn run() -> Result<(), Failure> {
         println!("{}", options::USAGE);
         return Ok(());
     };
-    let offloads = if options.offload_tun { Config::tun("x").offloads } else { Offloads::NONE };
+    let offloads = if options.offload_tun { Config::tun("x").offloads } else { TunOffloads::NONE };
     let config = Config::tun(options.name.as_str()).offloads(offloads).mtu(options.mtu).queue_len(4000);
     let mut device = match options.tun_fd.take() {
         Some(fd) => Device::from_fd_with(fd, &config)?,

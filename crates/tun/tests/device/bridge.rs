@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use towpath_testing::{Namespace, allocations};
-use towpath_tun::{Config, Device, Offloads, Queue, READ_SIZE, WriteStats, Writer};
+use towpath_tun::{Config, Device, Queue, READ_SIZE, TunOffloads, WriteStats, Writer};
 use towpath_wire::emit::{Checksums, Headers, Ip, Network, Tcp, Transport};
 use towpath_wire::tcp::flags::ACK;
 
@@ -111,7 +111,7 @@ fn a_stream_crosses_two_devices_as_super_packets_through_small_buffers() {
 #[test]
 fn a_stream_crosses_devices_whose_offloads_are_switched_off() {
     let test = "a_stream_crosses_devices_whose_offloads_are_switched_off";
-    let Some((netns, devices)) = pair(test, &Config::tun("tun0").offloads(Offloads::NONE)) else { return };
+    let Some((netns, devices)) = pair(test, &Config::tun("tun0").offloads(TunOffloads::NONE)) else { return };
     let [there, _] = stream(&netns, devices, "10.9.0.2", 1 << 20);
     assert!(there.longest <= MTU_BUFFER && there.stats.super_packets == 0, "{there:?}");
     assert_eq!(there.stats.writes, there.packets);
@@ -120,8 +120,8 @@ fn a_stream_crosses_devices_whose_offloads_are_switched_off() {
 #[test]
 fn a_stream_in_vxlan_crosses_two_devices_as_super_packets() {
     let test = "a_stream_in_vxlan_crosses_two_devices_as_super_packets";
-    let Some((netns, devices)) = pair(test, &Config::tap("tap0").offloads(Offloads::ALL)) else { return };
-    if !devices[0].report().tx.has(Offloads::TUNNEL) {
+    let Some((netns, devices)) = pair(test, &Config::tap("tap0").offloads(TunOffloads::ALL)) else { return };
+    if !devices[0].report().tx.has(TunOffloads::TUNNEL) {
         return towpath_testing::skip(test, "Linux 6.17 is the first to have super-packets in tunnels");
     }
     for (netns, host) in netns.iter().zip([1, 2]) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use towpath_gro::LinkKind;
 use towpath_sys::tun::{self, Attach};
 use towpath_testing::Namespace;
-use towpath_tun::{Change, Config, Device, Kind, Offloads, Queue, READ_SIZE, Writer, probe};
+use towpath_tun::{Change, Config, Device, Kind, Queue, READ_SIZE, TunOffloads, Writer, probe};
 use towpath_wire::verify::{Check, verify};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
@@ -50,7 +50,7 @@ fn a_new_device_has_its_settings_and_the_offloads_of_the_kernel() {
     assert_eq!(found, ("vpn0".to_owned(), 1380, 4000));
     assert!(device.index() > 0 && !device.is_up().unwrap());
     let report = device.report().clone();
-    assert!(report.rx.has(Offloads::CSUM.with(Offloads::TSO)) && report.tx.has(Offloads::TSO), "{report}");
+    assert!(report.rx.has(TunOffloads::CSUM.with(TunOffloads::TSO)) && report.tx.has(TunOffloads::TSO), "{report}");
     let queue = device.queue().unwrap();
     assert_eq!((queue.rx_offloads(), queue.tx_offloads()), (report.rx, report.tx));
     let short = queue.read(&mut [0; 2000]).unwrap_err();
@@ -169,22 +169,22 @@ fn changes_of_the_interface_are_announced() {
 fn super_packets_in_tunnels_are_taken_by_a_tap_and_not_by_a_tun() {
     let Some(_netns) = namespace("super_packets_in_tunnels_are_taken_by_a_tap_and_not_by_a_tun") else { return };
     let [tun, tap] = [Kind::Tun, Kind::Tap].map(|kind| probe::tunnels(kind).unwrap());
-    if !tap.rx.has(Offloads::TUNNEL) {
+    if !tap.rx.has(TunOffloads::TUNNEL) {
         return towpath_testing::skip("super_packets_in_tunnels", "Linux 6.17 is the first to have them");
     }
-    assert!(tap.tx.has(Offloads::TUNNEL.with(Offloads::TUNNEL_CSUM)), "{tap}");
+    assert!(tap.tx.has(TunOffloads::TUNNEL.with(TunOffloads::TUNNEL_CSUM)), "{tap}");
     // The kernel counts an Ethernet header in front of the outer one, which a TUN does not have.
-    assert!(tun.rx.has(Offloads::TUNNEL) && !tun.tx.has(Offloads::TUNNEL), "{tun}");
+    assert!(tun.rx.has(TunOffloads::TUNNEL) && !tun.tx.has(TunOffloads::TUNNEL), "{tun}");
 }
 
 #[test]
 fn a_kind_that_the_kernel_refuses_is_cut_and_switched_off() {
     let Some(netns) = namespace("a_kind_that_the_kernel_refuses_is_cut_and_switched_off") else { return };
-    let config = Config::tun("tun0").netns(netns.name()).offloads(Offloads::ALL).probe(false);
+    let config = Config::tun("tun0").netns(netns.name()).offloads(TunOffloads::ALL).probe(false);
     let mut device = Device::open(&config).unwrap();
     let queue = device.queue().unwrap();
     device.set_up().unwrap();
-    if !queue.tx_offloads().has(Offloads::TUNNEL) {
+    if !queue.tx_offloads().has(TunOffloads::TUNNEL) {
         return towpath_testing::skip("a_kind_that_the_kernel_refuses", "Linux 6.17 is the first to have tunnels");
     }
     let mut writer = Writer::new(&queue);
@@ -198,8 +198,8 @@ fn a_kind_that_the_kernel_refuses_is_cut_and_switched_off() {
     // Of eight packets two are in tunnels: the first is refused, and both are written in three
     // pieces.
     assert_eq!((spent, stats.refused, stats.cut, stats.writes), (8, 1, 2, 6 + 2 * 3), "{stats:?}");
-    let tunnels = Offloads::TUNNEL.with(Offloads::TUNNEL_CSUM);
-    assert_eq!(queue.tx_offloads(), Offloads::ALL.without(tunnels));
+    let tunnels = TunOffloads::TUNNEL.with(TunOffloads::TUNNEL_CSUM);
+    assert_eq!(queue.tx_offloads(), TunOffloads::ALL.without(tunnels));
     assert_eq!((stats.dropped(), stats.packets + stats.split), (0, stats.writes));
 }
 
