@@ -1,4 +1,5 @@
-//! The summary: one object for machines here, tables for people in `table`, and the balance in both.
+//! The summary: one object for machines here, tables for people in `table`, and the balance in
+//! both.
 
 mod table;
 

@@ -3,7 +3,7 @@
 //! ```text
 //!          head (consumer's)                 tail (producer's)
 //!            ▼                                 ▼
-//!   [ free | full | full | full | full | full | free | free ]   indices only grow; slot = index & mask
+//!   [ free | full | full | full | full | full | free | free ]   indices only grow; slot: & mask
 //! ```
 //!
 //! Each side keeps its own index and a copy of the other's in its own handle. It loads the shared

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   null:                  accepts super-packets, partial checksums and tags
-//!   null:accept=none       accepts complete packets only: the worker must complete the others first
+//!   null:accept=none       accepts complete packets only: the worker completes the others first
 //! ```
 
 use crate::kind::{Kind, PortOption};

@@ -2,11 +2,11 @@
 //!
 //! A write to an eventfd waits while its counter is full. Every process that shares the descriptor
 //! can fill the counter and make it blocking, at any moment, and no flag of a write is against it:
-//! `RWF_NOWAIT` is refused for eventfds. The kernel itself waits for nothing when it signals the end
-//! of an asynchronous request; a counter that is full stays full.
+//! `RWF_NOWAIT` is refused for eventfds. The kernel itself waits for nothing when it signals the
+//! end of an asynchronous request; a counter that is full stays full.
 //!
 //! ```text
-//!   io_submit ── read 0 bytes of an eventfd of ours: fails at once ──► +1 on the counter of another process
+//!   io_submit ── read 0 bytes of an eventfd of ours: fails at once ──► +1 on another's counter
 //! ```
 
 use crate::event::EventFd;
@@ -78,8 +78,8 @@ impl Signaller {
         let (fd, result_fd) = (self.ours.fd() as u32, event as u32);
         let mut request = Request { opcode: PREAD, fd, flags: RESFD, result_fd, ..Request::default() };
         let mut list = [&raw mut request];
-        // SAFETY: the list and its request outlive the call. The request reads no bytes, and is done
-        // when the call returns.
+        // SAFETY: the list and its request outlive the call. The request reads no bytes, and is
+        // done when the call returns.
         let sent = unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1, list.as_mut_ptr()) };
         check_len(sent as isize).map(drop)
     }

@@ -2,8 +2,8 @@
 //! # Modules
 //!
 //! ```text
-//!   waiting      event        eventfd                                       a counter that wakes a sleeper
-//!                aio          eventfds of other processes, signalled without a wait   io_submit
+//!   waiting      event        a counter that wakes a sleeper              eventfd
+//!                aio          eventfds of others, signalled without wait  io_submit
 //!                timer        timerfd
 //!                epoll, poll  many descriptors to wait for
 //!                affinity     the processors that a thread runs on
@@ -12,21 +12,21 @@
 //!                memfd        a memfd's seals, identity and pages
 //!                memory_limit what this process may use
 //!                sigbus       mappings of files that another process can truncate
-//!   sockets      unix_socket  UNIX sockets at paths: listeners, connections    bind, connect
-//!                seqpacket    UNIX records with descriptors                 sendmsg, recvmsg
+//!   sockets      unix_socket  UNIX sockets at paths                       bind, connect
+//!                seqpacket    UNIX records with descriptors               sendmsg, recvmsg
 //!                stream       UNIX streams with descriptors
 //!                closer       a process that only closes descriptors of others
-//!                uio, mmsg    a header and a packet's pieces in one call     writev, sendmmsg
-//!                udp          datagrams with their paths, segmented and coalesced   sendmmsg, recvmmsg
+//!                uio, mmsg    a header and a packet's pieces in one call  writev, sendmmsg
+//!                udp          datagrams with paths, segmented, coalesced  sendmmsg, recvmmsg
 //!                af_packet    AF_PACKET sockets and their options
-//!                packet_ring  frames in memory that the kernel fills         PACKET_RX_RING
+//!                packet_ring  frames in memory that the kernel fills      PACKET_RX_RING
 //!                xsk          AF_XDP sockets, their UMEM and their rings
-//!   interfaces   netdev       index, flags, MTU, addresses                  ioctl on a socket
-//!                netdev_genl  a driver's XDP features                        generic netlink
-//!                rtnl         interfaces, counters, qdiscs, changes        rtnetlink
-//!                route_socket dumps and notifications of routes             rtnetlink
+//!   interfaces   netdev       index, flags, MTU, addresses                ioctl on a socket
+//!                netdev_genl  a driver's XDP features                     generic netlink
+//!                rtnl         interfaces, counters, qdiscs, changes       rtnetlink
+//!                route_socket dumps and notifications of routes           rtnetlink
 //!                netns        run a closure in another network namespace
-//!                tun          TUN/TAP devices                                ioctl on /dev/net/tun
+//!                tun          TUN/TAP devices                             ioctl on /dev/net/tun
 //!   the kernel   bpf          programs that run on packets, and maps
 //!                host         version, clocks
 //!                klog         the kernel's log
@@ -36,8 +36,9 @@
 //!   sync         the loom switch: atomics, locks and events, or loom's
 //! ```
 //!
-//! `unsafe` is that of the calls, and of memory that the kernel maps or writes. Addresses and lengths
-//! come from references that are borrowed across the call, or from mappings that the value owns.
+//! `unsafe` is that of the calls, and of memory that the kernel maps or writes. Addresses and
+//! lengths come from references that are borrowed across the call, or from mappings that the value
+//! owns.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

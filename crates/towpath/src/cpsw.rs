@@ -2,15 +2,17 @@
 //! `cpsw:platform=/dev/towpath-cpsw0?ports=2`.
 //!
 //! ```text
-//!   cpsw:platform=FILE?ports=2    the switch of this board, by the device file of its kernel module
+//!   cpsw:platform=FILE?ports=2    the switch of this board, by the device of its kernel module
 //!   cpsw:model?ports=2            first opened: MAC port 1, second: MAC port 2, of one device
 //!   cpsw:model?ports=2,port=2     this MAC port
 //!   cpsw:model?frame=9018,buffers=6   jumbo frames, in up to this many buffers
 //!   cpsw:model?policy=strict      buffers mapped one by one, through the model's IOMMU
-//!   cpsw:model?link=loopback      the MAC returns each frame; phy, inband or fixed; interface=rgmii,
-//!                                 rmii or sgmii; phys=0:3, mdio=manual or automatic, pause=full
-//!   …@tap:far                     the port's wire; by default ports 1 and 2, 3 and 4, … are joined
-//!                                 by a cable, and the last port of an odd number is looped back
+//!   cpsw:model?link=loopback      the MAC returns each frame; phy, inband or fixed;
+//!                                 interface=rgmii, rmii or sgmii; phys=0:3, mdio=manual or
+//!                                 automatic, pause=full
+//!   …@tap:far                     the port's wire; by default ports 1 and 2, 3 and 4, … are
+//!                                 joined by a cable, and the last port of an odd number is looped
+//!                                 back
 //! ```
 
 use crate::pci;

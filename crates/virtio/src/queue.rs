@@ -114,7 +114,8 @@ impl<W: RingWords> Driver<W> {
         either!(self, queue => queue.enable_calls())
     }
 
-    /// Number of descriptors that are free (Linux: `num_free`). A chain in an indirect table needs one.
+    /// Number of descriptors that are free (Linux: `num_free`). A chain in an indirect table needs
+    /// one.
     #[inline]
     pub fn num_free(&self) -> u16 {
         either!(self, queue => queue.num_free())

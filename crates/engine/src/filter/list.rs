@@ -14,7 +14,8 @@ use towpath_wire::{Dissected, LinkKind};
 ///
 /// ```
 /// use towpath_engine::filter::FilterRules;
-/// let rules = FilterRules::parse(["drop udp dport 53", "tx tcp[tcpflags] & tcp-rst != 0", "default pass"])?;
+/// let lines = ["drop udp dport 53", "tx tcp[tcpflags] & tcp-rst != 0", "default pass"];
+/// let rules = FilterRules::parse(lines)?;
 /// assert_eq!(rules.hits().total(), [0, 0, 0]);
 /// # Ok::<(), towpath_engine::rules::RuleError>(())
 /// ```

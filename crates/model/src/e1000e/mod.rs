@@ -53,7 +53,8 @@
 //! use towpath_model::{e1000e, wire};
 //!
 //! let (near, mut far) = wire::cable(64);
-//! let bus = e1000e::launch(e1000e::Config { strict: true, phy: e1000e::PhyStart::Ready, ..Default::default() }, near)?;
+//! let phy = e1000e::PhyStart::Ready;
+//! let bus = e1000e::launch(e1000e::Config { strict: true, phy, ..Default::default() }, near)?;
 //! let device = bus.device();
 //! bus.set_master(true);
 //! let registers = bus.bar(0, 128 << 10)?;

@@ -23,7 +23,9 @@
 //! | `info` | [`Info`], [`Interface`], [`Layer`], [`TxLayout`], [`Ability`] |
 //! | `control` | [`PortControl`]: settings, events and measurements of a running port |
 //! | `edge` | [`Edge`]: packets that the kernel lost around a running port |
-//! | `delegate` | macros for queues around queues: [`delegate_rx_queue!`](crate::delegate_rx_queue) |
+//! | `delegate` | macros for queues around queues, as [`delegate_rx_queue!`] |
+//!
+//! [`delegate_rx_queue!`]: crate::delegate_rx_queue
 
 use crate::offload::Offloads;
 use crate::pool::Pool;

@@ -79,7 +79,8 @@ pub enum Calls {
     Vfio,
     /// A device is driven through a kernel module of its own (`towpath_bus::platform`).
     Platform,
-    /// Counters of other processes are signalled by asynchronous requests (`towpath_sys::Signaller`).
+    /// Counters of other processes are signalled by asynchronous requests
+    /// (`towpath_sys::Signaller`).
     Aio,
 }
 

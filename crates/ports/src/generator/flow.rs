@@ -1,9 +1,9 @@
 //! Flows and packet lengths, precomputed: each packet needs only a copy and few writes.
 //!
 //! ```text
-//!   Flow.head   │ Ethernet │ IP │ UDP or TCP │ tag │ first payload │       128 bytes, one for each flow
-//!   payload                                        │ …             │       one for all flows
-//!   Sizes         lengths, and the sum of the payload                     one for each length
+//!   Flow.head   │ Ethernet │ IP │ UDP or TCP │ tag │ first payload │  128 bytes, one for each flow
+//!   payload                                        │ …             │  one for all flows
+//!   Sizes         lengths, and the sum of the payload                one for each length
 //! ```
 //!
 //! All sums are 32-bit sums of 16-bit words. They are folded once, after a packet's own words

@@ -3,21 +3,21 @@
 //! ```text
 //!   gen:flows=8,size=1448,proto=udp,rate=1M
 //!
-//!   layer=ethernet|ip        first header of packets                                          ethernet
-//!   flows=N                  flows take turns, one packet each                                8
-//!   size=BYTES|imix          whole packet of the layer, without an Ethernet FCS               64
+//!   layer=ethernet|ip        first header of packets                                     ethernet
+//!   flows=N                  flows take turns, one packet each                           8
+//!   size=BYTES|imix          whole packet of the layer, without an Ethernet FCS          64
 //!        FIRST-LAST/STEP     also several, joined by +: each flow goes through them, in order
-//!   payload=random|stale     stale: the buffer's old bytes behind the first 128, no checksum  random
-//!   proto=udp|tcp  ip=4|6    TCP: a stream of ACK segments, advancing sequence numbers        udp, 4
-//!   rate=PPS                 over all queues, with k or M; 0 is as fast as possible           0
-//!   count=N                  over all queues; then the port is done                           no end
-//!   seed=N                   payload, first sequence numbers and identifications              1
-//!   gso=BYTES                super-packets of `size`, with this payload in each segment       off
-//!   vlan=ID                  an 802.1Q tag                                                    none
+//!   payload=random|stale     stale: old bytes behind the first 128, no checksum          random
+//!   proto=udp|tcp  ip=4|6    TCP: a stream of ACK segments, advancing sequence numbers   udp, 4
+//!   rate=PPS                 over all queues, with k or M; 0 is as fast as possible      0
+//!   count=N                  over all queues; then the port is done                      no end
+//!   seed=N                   payload, first sequence numbers and identifications         1
+//!   gso=BYTES                super-packets of `size`, with this payload in each segment  off
+//!   vlan=ID                  an 802.1Q tag                                               none
 //!   src-mac dst-mac src-ip dst-ip src-port dst-port         each one value, or FIRST-LAST
-//!   template=FILE|hex:…      frames that are sent as they are, with the fields that are given none
-//!   stamp=off|number|time    what the payload begins with                                     number
-//!   verify=on                check the stamps of transmitted packets; count=N: N are expected off
+//!   template=FILE|hex:…      frames sent as they are, with the fields that are given     none
+//!   stamp=off|number|time    what the payload begins with                                number
+//!   verify=on                check stamps of transmitted packets; count=N: N are expected off
 //! ```
 //!
 //! The same options always give the same bytes, in the same order. All checksums are complete,

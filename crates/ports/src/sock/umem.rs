@@ -131,8 +131,8 @@ impl AppUmem {
         self.states.is_empty()
     }
 
-    /// What frames of at most a chunk, of `bytes` bytes in all, are charged: the whole chunk each if
-    /// chunks are aligned, else their bytes.
+    /// What frames of at most a chunk, of `bytes` bytes in all, are charged: the whole chunk each
+    /// if chunks are aligned, else their bytes.
     #[inline]
     pub(super) fn truesize(&self, frames: u64, bytes: u64) -> u64 {
         bytes.max(frames * u64::from(self.min_truesize))

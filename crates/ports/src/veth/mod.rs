@@ -9,7 +9,9 @@
 //!                             notifier, signalled only if the receiver sleeps
 //!
 //!   veth:x?ring=1024,queues=8       packets in each ring; queues that an end can be started with
-//!   veth:x?linear=whole,headroom=64,tailroom=16    the TX layout of the ends, as some devices have one: for tests and measurements
+//!   veth:x?linear=whole,headroom=64,tailroom=16
+//!                                   the TX layout of the ends, as some devices have one: for tests
+//!                                   and measurements
 //! ```
 //!
 //! Packets are handed over without a copy, super-packets whole, with their metadata. The

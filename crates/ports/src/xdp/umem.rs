@@ -1,8 +1,9 @@
 //! The UMEM: the pool's own region if its chunks fit.
 //!
 //! ```text
-//!   Region of Start::pool = UMEM                     a received frame is a packet of the pool, a packet of the pool is sent
-//!   ├ chunk 0 ┼ chunk 1 ┼ chunk 2 ┼ …                from where it lies: between process and kernel nothing is copied
+//!   Region of Start::pool = UMEM         a received frame is a packet of the pool, and a packet of
+//!   ├ chunk 0 ┼ chunk 1 ┼ chunk 2 ┼ …    the pool is sent from where it lies: nothing is copied
+//!                                        between process and kernel
 //!
 //!   chunk, received:  │ 256 + headroom │ frame … │          aligned: 2048 or 4096 bytes
 //!   chunk, sent:      │ … │ metadata │ frame … │            unaligned: anything between the two

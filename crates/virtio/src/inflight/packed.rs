@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   header  features u64, version u16, desc_num u16, free_head u16, old_free_head u16,
-//!           used_idx u16, old_used_idx u16, used_wrap_counter u8, old_used_wrap_counter u8, padding
+//!           used_idx u16, old_used_idx u16, used_wrap_counter u8, old_used_wrap_counter u8,
+//!           padding
 //!   entry   inflight u8, padding, next u16, last u16, num u16, counter u64,
 //!           id u16, flags u16, len u32, addr u64
 //!

@@ -97,8 +97,8 @@ impl<D: Dma> RxRing<D> {
         self.overlong = overlong;
     }
 
-    /// Copies the first buffer of a chain of so many, and takes it out, to be posted again. It stays
-    /// mapped; returns false if there is no buffer for the copy.
+    /// Copies the first buffer of a chain of so many, and takes it out, to be posted again. It
+    /// stays mapped; returns false if there is no buffer for the copy.
     #[inline(never)]
     pub(super) fn copy(&mut self, at: usize, id: u16, len: usize, buffers: usize) -> bool {
         let slot = self.slots.get_mut(u32::from(id) * buffers as u32);

@@ -5,7 +5,7 @@
 //!   control   2  ─► type, subtype,      0        0      address 1       address 2    (ad hoc)
 //!   duration  2     flags               0        1      address 1       address 3
 //!   address 1, 2, 3, sequence           1        0      address 3       address 2
-//!   address 4 if to and from DS         1        1      address 3       address 4    (bridge, mesh)
+//!   address 4 if to and from DS         1        1      address 3       address 4    (mesh)
 //!   QoS 2, HT control 4 ─► A-MSDU?
 //!   body ─┬─ 802.2 header, packet
 //!         └─ A-MSDU: (destination, source, length, 802.2 header, packet, padding to words) ...

@@ -68,7 +68,8 @@ const MAX_CACHES: usize = 1024;
 /// lan.addresses = vec![("192.0.2.1".parse()?, 24)];
 /// let ports = vec![RouterPorts::new(lan, port("null:")?)];
 /// let running = Router::default().prepare(ports)?.launch()?;
-/// assert_eq!(running.router().unwrap().routes(), 3, "the subnet, the address, the broadcast address");
+/// // The subnet, the address, the broadcast address.
+/// assert_eq!(running.router().unwrap().routes(), 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
