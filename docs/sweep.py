@@ -25,7 +25,7 @@ def summary(process):
     """The last record, once the process has ended."""
     *_, last = [None, *records(process)]
     if process.wait() != 0:
-        # Failures name the port and the mend. Wrong usage has no summary; standard error has it.
+        # Failures name the port and a hint. Wrong usage has no summary; standard error has it.
         sys.exit("\n".join(last["failures"]) if last else 1)
     return last
 

@@ -93,7 +93,7 @@ fn fib() -> Fib {
 
 /// Makes what a random frame hardly has: 2: the router's Ethernet address; 4: lengths and
 /// checksums.
-fn mend(frame: &mut [u8], port: usize, how: u8) {
+fn repair(frame: &mut [u8], port: usize, how: u8) {
     if how & 2 != 0
         && let Some(to) = frame.first_chunk_mut()
     {
@@ -224,7 +224,7 @@ fuzz_target!(|data: &[u8]| {
     while came < FRAMES && !input.0.is_empty() {
         let (how, len) = (input.byte(), usize::from(input.word() % 4096));
         let (port, mut frame) = (usize::from(how & 1), input.slice(len).to_vec());
-        mend(&mut frame, port, how);
+        repair(&mut frame, port, how);
         let Some(packet) = Packet::copy_from(&mut own, &frame) else { break };
         received[port].packets.lock().unwrap().push_back(packet);
         (came, room) = (came + 1, room + 3 + frame.len() / 1000);

@@ -49,7 +49,7 @@ fn print_findings(bdf: Bdf) {
     for finding in
         findings.iter().filter(|finding| !matches!(finding, Finding::Driver { .. } | Finding::NoDevice { .. }))
     {
-        eprintln!("towpath: {bdf}: {finding}\n  to mend it: {}", finding.mend(bdf));
+        eprintln!("towpath: {bdf}: {finding}\n  to fix it: {}", finding.hint(bdf));
     }
 }
 

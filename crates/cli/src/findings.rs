@@ -18,7 +18,8 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct FindingReport {
     what: String,
-    mend: String,
+    #[serde(rename = "mend")]
+    hint: String,
     obstacle: bool,
 }
 
@@ -37,7 +38,7 @@ pub(crate) fn print(port: &str, bdf: Bdf, json: bool) -> Result<bool, Box<dyn Er
         if !openable {
             let findings = findings.iter().map(|finding| FindingReport {
                 what: finding.to_string(),
-                mend: finding.mend(bdf),
+                hint: finding.hint(bdf),
                 obstacle: finding.is_obstacle(),
             });
             let driver = driver.as_deref();
@@ -58,7 +59,7 @@ pub(crate) fn print(port: &str, bdf: Bdf, json: bool) -> Result<bool, Box<dyn Er
     }
     for finding in &findings {
         outln!("  {} {finding}", if finding.is_obstacle() { "OFF" } else { "!  " })?;
-        outln!("      to mend it: {}", finding.mend(bdf))?;
+        outln!("      to fix it: {}", finding.hint(bdf))?;
     }
     if findings.is_empty() {
         outln!("  nothing is missing")?;

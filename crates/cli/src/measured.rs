@@ -119,8 +119,8 @@ fn rate_line((port, pacing): &(String, Pacing)) -> String {
     match pacing.given_up {
         0 => line,
         n => {
-            let mend = "--idle spin, a core of its own, or a lower rate";
-            format!("{line}: FELL BEHIND, {} packets given up ({mend})", grouped(n))
+            let hint = "--idle spin, a core of its own, or a lower rate";
+            format!("{line}: FELL BEHIND, {} packets given up ({hint})", grouped(n))
         }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_that_fell_behind_has_what_was_asked_reached_and_given_up_and_the_mend() {
+    fn a_source_that_fell_behind_has_what_was_asked_reached_and_given_up_and_the_hint() {
         let line = |given_up| rate_line(&("gen:".to_owned(), Pacing { asked: 2e6, reached: 1.5e6, given_up }));
         assert_eq!(line(0), "rate     gen: asked 2.00 Mpps, reached 1.50 Mpps");
         assert!(

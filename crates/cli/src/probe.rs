@@ -101,7 +101,8 @@ struct AbilityReport<'a> {
     name: &'a str,
     on: bool,
     why: &'a str,
-    mend: Option<&'a str>,
+    #[serde(rename = "mend")]
+    hint: Option<&'a str>,
 }
 
 fn report<'a>(info: &'a Info, needs: &Needs, machine: &Machine) -> Report<'a> {
@@ -126,7 +127,7 @@ fn report<'a>(info: &'a Info, needs: &Needs, machine: &Machine) -> Report<'a> {
         abilities: info
             .abilities
             .iter()
-            .map(|a| AbilityReport { name: a.name, on: a.on, why: &a.why, mend: a.mend.as_deref().filter(|_| !a.on) })
+            .map(|a| AbilityReport { name: a.name, on: a.on, why: &a.why, hint: a.hint.as_deref().filter(|_| !a.on) })
             .collect(),
         needs: NeedsReport::new(needs),
         sandbox: Possible::new(machine),
@@ -174,8 +175,8 @@ pub(crate) fn probe(args: &Probe) -> Result<ExitCode, Box<dyn Error>> {
     let width = report.abilities.iter().map(|a| a.name.len()).max().unwrap_or(0);
     for ability in &report.abilities {
         outln!("  {} {:width$}  {}", if ability.on { "on " } else { "OFF" }, ability.name, ability.why)?;
-        if let Some(mend) = ability.mend {
-            outln!("      {:width$}  to mend it: {mend}", "")?;
+        if let Some(hint) = ability.hint {
+            outln!("      {:width$}  to fix it: {hint}", "")?;
         }
     }
     Ok(ExitCode::SUCCESS)

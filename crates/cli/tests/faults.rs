@@ -142,7 +142,7 @@ fn an_interface_that_is_down_is_code_1_with_the_port_and_the_command_that_brings
     require!("an_interface_that_is_down_is_code_1_with_the_port_and_the_command_that_brings_it_up",);
     let (ns, dir) = (pair("down"), tempfile::tempdir().unwrap());
     let port = format!("packet:e0?netns={}", ns.name());
-    let mend = format!("the interface is not up (ip -n {} link set dev e0 up)", ns.name());
+    let hint = format!("the interface is not up (ip -n {} link set dev e0 up)", ns.name());
     let file = dir.path().join("a.pcap");
     for args in [
         &["gen", &port, "--count", "1000"][..],
@@ -155,13 +155,13 @@ fn an_interface_that_is_down_is_code_1_with_the_port_and_the_command_that_brings
         let finished = run(&[&args[..], &["--json"]].concat()).code(1);
         let summary = finished.summary();
         summary.is_balanced();
-        let line = summary.failures.iter().find(|line| line.contains(&mend));
+        let line = summary.failures.iter().find(|line| line.contains(&hint));
         assert!(line.is_some_and(|line| line.starts_with("packet:e0")), "{args:?}: {summary:#?}");
         let sent_none = summary.failures.iter().any(|line| line.contains("sent none of 1000 packets: 1000 link-down"));
         assert_eq!(sent_none, args[0] == "gen", "{args:?}: {summary:#?}");
     }
     let shown = run(&["gen", &port, "--count", "1000"]).code(1);
-    assert!(shown.stdout.contains("down     packet:e0") && shown.stdout.contains(&mend), "{shown:#?}");
+    assert!(shown.stdout.contains("down     packet:e0") && shown.stdout.contains(&hint), "{shown:#?}");
     assert!(shown.stderr.contains("note: packet:e0") && shown.stderr.contains("link set dev e0 up"), "{shown:#?}");
     // The other end is down: there is no carrier, and the command would not help.
     ns.ip("link set e0 up");

@@ -95,8 +95,8 @@ fn no_file_that_another_user_puts_in_place_of_the_socket_gets_its_mode_or_owner(
 }
 
 #[test]
-fn a_directory_in_which_another_user_could_replace_the_socket_is_refused_with_the_mend() {
-    if !needs("a_directory_in_which_another_user_could_replace_the_socket_is_refused_with_the_mend", &[Need::Root]) {
+fn a_directory_in_which_another_user_could_replace_the_socket_is_refused_with_a_hint() {
+    if !needs("a_directory_in_which_another_user_could_replace_the_socket_is_refused_with_a_hint", &[Need::Root]) {
         return;
     }
     let (_outer, dir, _) = place(0o777, 0);

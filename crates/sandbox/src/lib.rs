@@ -29,7 +29,7 @@ use std::path::Path;
 use towpath_packet::port::{Capability, Needs, PathUse};
 use towpath_sys::restrict::{self, Restriction};
 
-/// How to mend what is not expected to fail.
+/// How to fix what is not expected to fail.
 const REPORT: &str = "report it, with this line";
 
 /// How much of the sandbox must be in force.
@@ -73,7 +73,7 @@ pub struct Enforced {
 }
 
 impl Enforced {
-    /// The parts that are not in force, with the reason and the mend. Empty with [`Level::Off`].
+    /// The parts that are not in force, with the reason and how to fix it. Empty with [`Level::Off`].
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }
@@ -162,13 +162,13 @@ pub fn enforce_since(before: &Threads, needs: &Needs, level: Level) -> Result<En
     let limits = Enforced::off(level);
     let filtered = others.filtered.and(restriction.filter());
     if let Err(error) = &limited {
-        let mend = match error.kind() {
+        let hint = match error.kind() {
             // The threads are found in /proc/self/task.
             io::ErrorKind::NotFound => "mount -t proc proc /proc",
             io::ErrorKind::TimedOut => "let every thread take signals",
             _ => REPORT,
         };
-        missing.push(Missing::new(Part::Capabilities, error, mend));
+        missing.push(Missing::new(Part::Capabilities, error, hint));
     }
     if let Err(error) = &filtered {
         missing.push(Missing::new(Part::Seccomp, error, REPORT));

@@ -36,18 +36,18 @@ pub struct Missing {
     /// Why it is missing.
     pub why: String,
     /// What brings it.
-    pub mend: &'static str,
+    pub hint: &'static str,
 }
 
 impl Missing {
-    pub(crate) fn new(part: Part, why: impl fmt::Display, mend: &'static str) -> Missing {
-        Missing { part, why: why.to_string(), mend }
+    pub(crate) fn new(part: Part, why: impl fmt::Display, hint: &'static str) -> Missing {
+        Missing { part, why: why.to_string(), hint }
     }
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is missing: {} (to mend it: {})", self.part.name(), self.why, self.mend)
+        write!(f, "{} is missing: {} (to fix it: {})", self.part.name(), self.why, self.hint)
     }
 }
 
@@ -87,8 +87,8 @@ impl Machine {
         let seccomp = self.seccomp.as_ref().err();
         let landlock = self.landlock.as_ref().err();
         let seccomp = seccomp.map(|why| Missing::new(Part::Seccomp, why, "a kernel with CONFIG_SECCOMP_FILTER"));
-        let mend = "a kernel with CONFIG_SECURITY_LANDLOCK, and landlock among lsm= of its command line";
-        let landlock = landlock.map(|why| Missing::new(Part::Landlock, why, mend));
+        let hint = "a kernel with CONFIG_SECURITY_LANDLOCK, and landlock among lsm= of its command line";
+        let landlock = landlock.map(|why| Missing::new(Part::Landlock, why, hint));
         seccomp.into_iter().chain(landlock).collect()
     }
 }
@@ -98,14 +98,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_kernel_lacks_is_named_with_the_reason_and_the_mend() {
+    fn what_a_kernel_lacks_is_named_with_the_reason_and_the_hint() {
         let old = Machine {
             capabilities: Vec::new(),
             seccomp: Err("Function not implemented".to_owned()),
             landlock: Err("this kernel is built without it".to_owned()),
         };
         let lines: Vec<_> = old.missing().iter().map(Missing::to_string).collect();
-        let expected = "seccomp is missing: Function not implemented (to mend it: a kernel with CONFIG_SECCOMP_FILTER)";
+        let expected = "seccomp is missing: Function not implemented (to fix it: a kernel with CONFIG_SECCOMP_FILTER)";
         assert_eq!(lines[0], expected);
         assert!(lines[1].starts_with("landlock is missing: ") && lines[1].contains("CONFIG_SECURITY_LANDLOCK"));
         let newest = Machine { seccomp: Ok(()), landlock: Ok(7), ..old };

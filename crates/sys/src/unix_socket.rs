@@ -61,7 +61,7 @@ pub struct ListenError {
     pub step: &'static str,
     /// Its error.
     pub source: io::Error,
-    /// How to mend it.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 

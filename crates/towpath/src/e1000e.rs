@@ -116,8 +116,8 @@ pub(crate) fn vfio(uri: &Uri, function: &str) -> Result<E1000e<VfioBus>, PortErr
     let port = open(uri, bus, config)?.with_needs(pci::vfio_needs());
     Ok(match vfio::aspm(address) {
         Some(aspm) => {
-            let mend = (!aspm.is_off()).then(|| format!("towpath bind {address}, or: {}", aspm.mend()));
-            port.with_ability(Ability::new("no-aspm", aspm.is_off(), aspm.to_string()).with_mend(mend))
+            let hint = (!aspm.is_off()).then(|| format!("towpath bind {address}, or: {}", aspm.hint()));
+            port.with_ability(Ability::new("no-aspm", aspm.is_off(), aspm.to_string()).with_hint(hint))
         }
         None => port,
     })

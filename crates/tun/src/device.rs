@@ -126,7 +126,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Descriptor`] names what is wrong with the descriptor, and the mend.
+    /// [`Error::Descriptor`] names what is wrong with the descriptor, and how to fix it.
     pub fn from_fd(fd: OwnedFd) -> Result<Device, Error> {
         Device::from_fd_with(fd, &Config::tun(""))
     }

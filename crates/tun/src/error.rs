@@ -1,4 +1,4 @@
-//! Errors: why a device can't be opened or changed, and the mend.
+//! Errors: why a device can't be opened or changed, and how to fix it.
 
 use std::{error, fmt, io};
 

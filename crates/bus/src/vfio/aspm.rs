@@ -67,7 +67,7 @@ impl Aspm {
     }
 
     /// The commands that switch it off.
-    pub fn mend(&self) -> String {
+    pub fn hint(&self) -> String {
         let ends = [(self.bdf, self.function)].into_iter().chain(self.bridge);
         let commands = ends.filter(|end| end.1 != 0).map(|(bdf, _)| format!("setpci -s {bdf} CAP_EXP+10.w=0:3"));
         commands.collect::<Vec<_>>().join("; ")
@@ -243,7 +243,7 @@ mod tests {
         let mut machine = FakeHost::new();
         let nic = machine.add("0000:00:04.0", Some(7), None);
         machine.config(nic, 0xe0, 3);
-        assert_eq!(Aspm::of(machine.host(), nic).unwrap().mend(), "setpci -s 0000:00:04.0 CAP_EXP+10.w=0:3");
+        assert_eq!(Aspm::of(machine.host(), nic).unwrap().hint(), "setpci -s 0000:00:04.0 CAP_EXP+10.w=0:3");
         machine.file(&device(nic, "config"), "");
         assert_eq!(Aspm::of(machine.host(), nic), None);
     }
@@ -254,8 +254,8 @@ mod tests {
         let aspm = Aspm::of(machine.host(), nic).unwrap();
         let text = aspm.to_string();
         assert!(text.contains("L1 on at the device and L0s and L1 at the bridge 0000:00:1c.0"), "{text}");
-        let mend = "setpci -s 0000:03:00.0 CAP_EXP+10.w=0:3; setpci -s 0000:00:1c.0 CAP_EXP+10.w=0:3";
-        assert_eq!(aspm.mend(), mend);
+        let hint = "setpci -s 0000:03:00.0 CAP_EXP+10.w=0:3; setpci -s 0000:00:1c.0 CAP_EXP+10.w=0:3";
+        assert_eq!(aspm.hint(), hint);
         assert_eq!(Aspm::parse(nic, &aspm.line()), Some(aspm));
     }
 

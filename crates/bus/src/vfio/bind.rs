@@ -39,7 +39,7 @@ pub enum BindError {
     NoDevice(Bdf),
     /// No driver of this program works the device.
     #[error("{bdf}: it is {identity}, with {}, and no driver here works it: {}; --force binds it all the same",
-        .driver.as_deref().map_or("no driver".to_owned(), |driver| format!("the kernel's driver {driver}")), .mend)]
+        .driver.as_deref().map_or("no driver".to_owned(), |driver| format!("the kernel's driver {driver}")), .hint)]
     Unknown {
         /// The device.
         bdf: Bdf,
@@ -48,7 +48,7 @@ pub enum BindError {
         /// Its driver.
         driver: Option<String>,
         /// What to do instead.
-        mend: String,
+        hint: String,
     },
     /// `vfio-pci` is not loaded and cannot be loaded.
     #[error("{0}: the module vfio-pci is not loaded, and could not be: modprobe vfio-pci")]
@@ -323,12 +323,12 @@ fn check_known(host: &Host, bdf: Bdf, known: &[u32]) -> Result<(), BindError> {
     if identity.is_network() && known.contains(&identity.id()) {
         return Ok(());
     }
-    let mend = match host.interfaces(bdf).first() {
+    let hint = match host.interfaces(bdf).first() {
         Some(name) => format!("leave it to the kernel, and use its interface: xdp:{name} or packet:{name}"),
         None if identity.is_network() => "leave it to the kernel".to_owned(),
         None => "look for the right address with lspci -D -d ::0200".to_owned(),
     };
-    Err(BindError::Unknown { bdf, identity, driver: host.driver(bdf), mend })
+    Err(BindError::Unknown { bdf, identity, driver: host.driver(bdf), hint })
 }
 
 pub(super) fn bind_on(kernel: &mut impl Kernel, bdf: Bdf, known: &[u32], force: bool) -> Result<Bound, BindError> {

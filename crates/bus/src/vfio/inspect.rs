@@ -90,7 +90,7 @@ impl Finding {
     }
 
     /// The command that fixes it.
-    pub fn mend(&self, bdf: Bdf) -> String {
+    pub fn hint(&self, bdf: Bdf) -> String {
         match self {
             Finding::NoDevice { .. } => "lspci -D -d ::0200".to_owned(),
             Finding::NoIommu { elsewhere: true, .. } => {
@@ -119,7 +119,7 @@ impl Finding {
             Finding::NoInterruptRemapping => "turn on interrupt remapping in the firmware, or accept the risk: \
                  echo 1 > /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
                 .to_owned(),
-            Finding::Aspm(aspm) => format!("towpath bind {bdf}, or: {}", aspm.mend()),
+            Finding::Aspm(aspm) => format!("towpath bind {bdf}, or: {}", aspm.hint()),
             Finding::Unprotected => "turn on the IOMMU".to_owned(),
             Finding::NotCoherent { .. } => {
                 "turn on the IOMMU and use Linux 5.19 or later, which tells whether it makes DMA \

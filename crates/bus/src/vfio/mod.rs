@@ -144,7 +144,7 @@ impl VfioBus {
             return Err(refuse(why.unwrap_or_else(|| "it has no IOMMU group".to_owned())));
         };
         if let Some(incoherent) = inspect::incoherent(host, bdf) {
-            return Err(refuse(format!("{incoherent} ({})", incoherent.mend(bdf))));
+            return Err(refuse(format!("{incoherent} ({})", incoherent.hint(bdf))));
         }
         let unprotected = host.unprotected(bdf);
         if unprotected && !config.unprotected {

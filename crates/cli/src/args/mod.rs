@@ -169,7 +169,7 @@ pub(crate) enum Command {
     /// Send a capture file to a port
     #[command(after_long_help = list())]
     Replay(Replay),
-    /// Tell what a port can do here, what not, why, and the command that would mend it
+    /// Tell what a port can do here, what not, why, and the command that would fix it
     #[command(after_long_help = list())]
     Probe(Probe),
     /// Collect what is needed to find out why a device does not work, in one file to send back

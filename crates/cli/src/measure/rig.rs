@@ -151,9 +151,9 @@ pub(super) fn prepare(args: &Measure, sizes: &[Size]) -> Result<Prepared, Box<dy
         // The kernel takes longer packets of a TUN/TAP device.
         let is_tun = ["tap:", "tun:"].iter().any(|scheme| name.starts_with(scheme));
         if longest > mtu && !is_tun {
-            let mend = "measure shorter ones (--size), or raise the MTU of all interfaces on the way";
+            let hint = "measure shorter ones (--size), or raise the MTU of all interfaces on the way";
             return Err(format!(
-                "{name}: packets of {longest} bytes behind the link header exceed its MTU of {mtu}: {mend}"
+                "{name}: packets of {longest} bytes behind the link header exceed its MTU of {mtu}: {hint}"
             )
             .into());
         }

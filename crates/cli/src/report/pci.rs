@@ -49,7 +49,7 @@ fn findings(bdf: Bdf) -> Section {
     section.add("iommufd", inspection.iommufd);
     for finding in &inspection.findings {
         let kind = if finding.is_obstacle() { "obstacle" } else { "note" };
-        section.add(kind, format!("{finding}; to mend it: {}", finding.mend(bdf)));
+        section.add(kind, format!("{finding}; to fix it: {}", finding.hint(bdf)));
     }
     section
 }

@@ -20,11 +20,11 @@ fn a_bridge_with_vlans_is_the_bridge_of_a_kernel_that_filters_vlans() {
     });
 }
 
-/// The mend that `towpath help packet` gives for frames that the host gets as well.
-fn mend(help: &str) -> String {
+/// The hint that `towpath help packet` gives for frames that the host gets as well.
+fn hint(help: &str) -> String {
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (_, mend) = help.split_once("(to keep them from it: ").expect(&help);
-    mend.split_once(')').expect(mend).0.to_owned()
+    let (_, hint) = help.split_once("(to keep them from it: ").expect(&help);
+    hint.split_once(')').expect(hint).0.to_owned()
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn the_rule_that_help_gives_keeps_the_frames_of_a_packet_port_from_the_host() {
     inside("frames of a packet port are kept from the host", |guest| {
         load(guest);
         // The shell of busybox prefers its own programs, whatever the PATH is.
-        let mend = mend(&guest.run("towpath help packet")).replace("eth1", "shared0").replace("tc ", "/iproute2/tc ");
+        let hint = hint(&guest.run("towpath help packet")).replace("eth1", "shared0").replace("tc ", "/iproute2/tc ");
         guest.run("unshare -n sleep 100000 & echo $! >/tmp/other; sleep 1");
         let other = format!("nsenter -t {} -n", guest.run("cat /tmp/other").trim());
         guest.run("/iproute2/ip link add shared0 type veth peer name other0 netns $(cat /tmp/other)");
@@ -41,7 +41,7 @@ fn the_rule_that_help_gives_keeps_the_frames_of_a_packet_port_from_the_host() {
         let ping = format!("{other} ping -c 3 -W 1 10.9.0.1");
         guest.until("the host answers", &ping);
 
-        guest.run(&mend);
+        guest.run(&hint);
         guest.run("towpath fwd packet:shared0 null: --oneway --count 3 >/tmp/shared 2>&1 & echo $! >/tmp/towpath");
         guest.until("towpath runs", "[ -d /proc/$(cat /tmp/towpath) ] && sleep 1");
         assert!(guest.try_run(&ping).code != 0, "the host answers still");

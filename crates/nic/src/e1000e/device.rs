@@ -30,7 +30,7 @@ const GAVE_UP: &str = "the device does not answer, or hangs after every reset";
 const REMOVED: &str = "the device was removed";
 const REQUESTED: &str = "the system wants the device back: it is unbound, or taken out of its slot";
 
-/// What the next reset has to mend first.
+/// What the next reset has to repair first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,

@@ -1,5 +1,5 @@
 //! The device goes away, the system wants it back, the bus reports an error: each ends the port by
-//! name or is mended, and nothing is left behind.
+//! name or is repaired, and nothing is left behind.
 
 use super::rig::*;
 use std::os::fd::BorrowedFd;

@@ -151,8 +151,8 @@ fn more_pairs_than_the_device_has_are_refused_with_their_number() {
         let mut config = Config::default();
         config.queues = asked;
         let error = VirtioNet::open(transport, "virtio:qtest", config).unwrap_err().to_string();
-        let mend = "QEMU: queues= of its netdev, mq=on of the device";
-        let expected = format!("queues={asked}: must be at most {most}: the device has no more ({mend})");
+        let hint = "QEMU: queues= of its netdev, mq=on of the device";
+        let expected = format!("queues={asked}: must be at most {most}: the device has no more ({hint})");
         assert!(error.contains(&expected), "{properties}: {error}");
     }
 }

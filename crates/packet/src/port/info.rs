@@ -67,7 +67,7 @@ pub struct Ability {
     /// What the probe found, in a few words.
     pub why: Cow<'static, str>,
     /// The command that turns it on, if there is one.
-    pub mend: Option<String>,
+    pub hint: Option<String>,
 }
 
 impl Ability {
@@ -76,13 +76,13 @@ impl Ability {
 
     /// An ability without a command that turns it on.
     pub fn new(name: &'static str, on: bool, why: impl Into<Cow<'static, str>>) -> Ability {
-        Ability { name, on, why: why.into(), mend: None }
+        Ability { name, on, why: why.into(), hint: None }
     }
 
     /// With the command that turns it on.
     #[must_use]
-    pub fn with_mend(self, mend: Option<String>) -> Ability {
-        Ability { mend, ..self }
+    pub fn with_hint(self, hint: Option<String>) -> Ability {
+        Ability { hint, ..self }
     }
 }
 

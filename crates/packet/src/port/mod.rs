@@ -99,7 +99,7 @@ pub enum PortError {
         step: String,
         /// The error of the system.
         source: std::io::Error,
-        /// How to mend it.
+        /// How to fix it.
         hint: Option<String>,
     },
     /// The input (a file, a device's answer) is not valid.

@@ -85,7 +85,7 @@ pub(crate) fn report(port: &str, wants: Wants, found: &KernelOffloads) -> Result
     let kinds = [("csum", wants.csum, Offloads::CSUM), ("tso", wants.tso, TSO), ("uso", wants.uso, Offloads::USO)];
     let mut abilities = Vec::new();
     for (name, want, set) in kinds {
-        let (on, why, mend) = if want == Want::Off {
+        let (on, why, hint) = if want == Want::Off {
             (false, Cow::Borrowed("switched off by option"), Some(format!("{name}=prefer")))
         } else if wants.csum == Want::Off {
             let why = "needs csum, which is switched off by option";
@@ -100,7 +100,7 @@ pub(crate) fn report(port: &str, wants: Wants, found: &KernelOffloads) -> Result
         if want == Want::Require && !on {
             return Err(PortError::Required { port: port.to_owned(), ability: name.to_owned(), why: why.into_owned() });
         }
-        abilities.push(Ability::new(name, on, why).with_mend(mend));
+        abilities.push(Ability::new(name, on, why).with_hint(hint));
     }
     Ok(abilities)
 }

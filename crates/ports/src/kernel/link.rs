@@ -44,9 +44,9 @@ pub(crate) fn ability(interface: &str, netns: Option<&str>, link: LinkState) -> 
         LinkState::NoCarrier => "no carrier: the other end is not there, or not up",
         LinkState::Down | LinkState::Absent => NOT_UP,
     };
-    let mend = format!("{} link set dev {interface} up", ip_command(netns));
-    let mend = Some(mend).filter(|_| link != LinkState::NoCarrier);
-    Ability::new(Ability::LINK, link == LinkState::Up, why).with_mend(mend)
+    let hint = format!("{} link set dev {interface} up", ip_command(netns));
+    let hint = Some(hint).filter(|_| link != LinkState::NoCarrier);
+    Ability::new(Ability::LINK, link == LinkState::Up, why).with_hint(hint)
 }
 
 /// The `ip` command for a namespace.

@@ -191,7 +191,7 @@ fn waiting(config: &Config, sockets: &Sockets) -> [Ability; 2] {
         Ability::new("rcvbuf", true, buffer)
     } else {
         let why = format!("{buffer}: net.core.rmem_max, in place of {:.1} MB", f64::from(wanted) / 1e6);
-        Ability::new("rcvbuf", false, why).with_mend(Some(format!("sysctl -w net.core.rmem_max={wanted}")))
+        Ability::new("rcvbuf", false, why).with_hint(Some(format!("sysctl -w net.core.rmem_max={wanted}")))
     };
     [Ability::new("ring", true, ring), buffer]
 }

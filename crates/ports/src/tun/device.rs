@@ -165,7 +165,7 @@ impl TunDevice {
         Ok(match refused {
             None => Ability::new(QUEUE_LEN_OPTION, true, cost),
             Some(error) => Ability::new(QUEUE_LEN_OPTION, false, format!("{cost}; {wanted} were refused: {error}"))
-                .with_mend(Some(format!("ip link set {name} txqueuelen {wanted}"))),
+                .with_hint(Some(format!("ip link set {name} txqueuelen {wanted}"))),
         })
     }
 

@@ -21,21 +21,21 @@ pub(super) fn attach(
 ) -> Result<(Option<Steering>, Option<Ability>), PortError> {
     let [first, _, ..] = queues else { return Ok((None, None)) };
     let effect = "the kernel moves flows between the queues, and packets overtake each other then";
-    let (made, why, mend) = if want == Want::Off {
+    let (made, why, hint) = if want == Want::Off {
         (None, format!("switched off by option: {effect}"), Some(format!("{STEERING}=prefer")))
     } else {
         match Steering::attach(first, kind) {
             Ok(made) => (Some(made), "a program chooses the queue by flow".to_owned(), None),
             Err(error) => {
                 let denied = error.raw_os_error() == Some(libc::EPERM);
-                let mend = denied.then(|| "run as root, or: setcap cap_net_admin,cap_bpf+ep".to_owned());
-                (None, format!("bpf: {error}: {effect}"), mend)
+                let hint = denied.then(|| "run as root, or: setcap cap_net_admin,cap_bpf+ep".to_owned());
+                (None, format!("bpf: {error}: {effect}"), hint)
             }
         }
     };
     if want == Want::Require && made.is_none() {
         return Err(PortError::Required { port: port.to_owned(), ability: STEERING.to_owned(), why });
     }
-    let ability = Ability::new(STEERING, made.is_some(), why).with_mend(mend);
+    let ability = Ability::new(STEERING, made.is_some(), why).with_hint(hint);
     Ok((made, Some(ability)))
 }

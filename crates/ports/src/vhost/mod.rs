@@ -140,7 +140,7 @@ fn signaller(config: &Config) -> (Option<Arc<Signaller>>, Ability) {
         Ok(signaller) => (Some(Arc::new(signaller)), ability(true, "calls wait for no front end".to_owned())),
         Err(error) => {
             let why = format!("io_setup: {error}: a front end can hold its worker for 100 ms");
-            (None, ability(false, why).with_mend(Some("raise fs.aio-max-nr".to_owned())))
+            (None, ability(false, why).with_hint(Some("raise fs.aio-max-nr".to_owned())))
         }
     }
 }
@@ -151,7 +151,7 @@ fn abilities(config: &Config, offloads: Offloads) -> Vec<Ability> {
     let path = path.display();
     let switch = |name: &'static str, on: bool| {
         let why = if on { "offered to the guest" } else { "switched off by option" };
-        Ability::new(name, on, why).with_mend((!on).then(|| format!("{name}=on")))
+        Ability::new(name, on, why).with_hint((!on).then(|| format!("{name}=on")))
     };
     let (reconnect, device_mode, user_mode) =
         if *server { (",reconnect=1", "client", "") } else { (",server=on", "server", ",server=1") };

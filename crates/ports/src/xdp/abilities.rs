@@ -20,13 +20,13 @@ pub(super) fn abilities(
     let with_version =
         |text: String| if text.contains("Linux") { format!("{text} (this is {major}.{minor})") } else { text };
     let mut list = Vec::new();
-    let mut add = |name, want: Want, why: Result<String, String>, mend: Option<String>| {
+    let mut add = |name, want: Want, why: Result<String, String>, hint: Option<String>| {
         let on = why.is_ok();
         let why = with_version(why.unwrap_or_else(|why| why));
         if want == Want::Require && !on {
             return Err(PortError::Required { port: config.port(), ability: str::to_owned(name), why });
         }
-        list.push(Ability::new(name, on, why).with_mend(mend.filter(|_| !on)));
+        list.push(Ability::new(name, on, why).with_hint(hint.filter(|_| !on)));
         Ok(())
     };
     let ok = |why: &Option<String>, text: &str| why.clone().map_or_else(|| Ok(text.to_owned()), Err);

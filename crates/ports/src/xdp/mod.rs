@@ -249,7 +249,7 @@ fn transmit(
         Transmit::Socket => {
             let why = match possible {
                 Ok(()) => "through the socket; tx=live is possible".to_owned(),
-                Err(why) => format!("through the socket; tx=live is not possible: {why}; to mend it, {hint}"),
+                Err(why) => format!("through the socket; tx=live is not possible: {why}; to fix it, {hint}"),
             };
             return Ok((None, Ability::new("tx", true, why)));
         }
@@ -264,7 +264,7 @@ fn transmit(
             possible.and_then(|()| LiveProgram::new(config, index).map_err(|error| error.to_string()))
         }
     };
-    let ability = |on, why: String| Ability::new("tx", on, why).with_mend((!on).then(|| hint.to_owned()));
+    let ability = |on, why: String| Ability::new("tx", on, why).with_hint((!on).then(|| hint.to_owned()));
     match made {
         Ok(live) => Ok((Some(live), ability(true, "as frames of a program".to_owned()))),
         Err(why) if config.transmit == Transmit::Live => Err(config.error("tx", "live", format!("{why} ({hint})"))),

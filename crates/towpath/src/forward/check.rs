@@ -135,8 +135,8 @@ pub(super) fn common_layer(a: &Info, b: &Info) -> Result<Layer, StartError> {
 
 /// A disabled ability: why it is off, and how to enable it.
 pub(super) fn off(info: &Info, ability: &Ability) -> String {
-    let mend = ability.mend.as_ref().map(|mend| format!("; to mend it: {mend}")).unwrap_or_default();
-    format!("{}: {} is off: {}{mend}", info.name, ability.name, ability.why)
+    let hint = ability.hint.as_ref().map(|hint| format!("; to fix it: {hint}")).unwrap_or_default();
+    format!("{}: {} is off: {}{hint}", info.name, ability.name, ability.why)
 }
 
 /// Notes about this pair of ports.

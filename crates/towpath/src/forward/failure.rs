@@ -26,7 +26,7 @@ pub enum Failure {
         /// Why.
         why: String,
         /// The command that brings it up, if one does.
-        mend: Option<String>,
+        hint: Option<String>,
     },
     /// Packets reached a port, and it sent none of them.
     SentNone {
@@ -52,14 +52,14 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Gone { port, why } => write!(f, "{port}: {why}"),
-            Failure::Down { port, why, mend: None } => write!(f, "{port}: {why}"),
-            Failure::Down { port, why, mend: Some(mend) } => write!(f, "{port}: {why} ({mend})"),
+            Failure::Down { port, why, hint: None } => write!(f, "{port}: {why}"),
+            Failure::Down { port, why, hint: Some(hint) } => write!(f, "{port}: {why} ({hint})"),
             Failure::SentNone { port, drops } => {
                 let all: u64 = drops.iter().map(|drops| drops.packets).sum();
                 let each: Vec<_> = drops.iter().map(|drops| format!("{} {}", drops.packets, drops.reason)).collect();
                 write!(f, "{port}: sent none of {all} packets: {}", each.join(", "))?;
-                match drops.iter().max_by_key(|drops| drops.packets).and_then(|drops| mend(drops.reason)) {
-                    Some(mend) => write!(f, " ({mend})"),
+                match drops.iter().max_by_key(|drops| drops.packets).and_then(|drops| hint(drops.reason)) {
+                    Some(hint) => write!(f, " ({hint})"),
                     None => Ok(()),
                 }
             }
@@ -86,7 +86,7 @@ impl Failure {
 }
 
 /// What helps if an egress drops all packets for this reason.
-fn mend(reason: &str) -> Option<&'static str> {
+fn hint(reason: &str) -> Option<&'static str> {
     match reason {
         "too-long" => Some("a larger MTU on this side, or a smaller one on the other"),
         "link-down" => Some("set the interface up, and what it is connected to"),
@@ -100,7 +100,7 @@ fn mend(reason: &str) -> Option<&'static str> {
 #[derive(Debug)]
 pub(super) struct PortEnd {
     name: String,
-    mend: Option<String>,
+    hint: Option<String>,
     /// Its link goes down because that was asked for.
     faulty: bool,
 }
@@ -108,7 +108,7 @@ pub(super) struct PortEnd {
 impl PortEnd {
     pub(super) fn new(info: &Info, faulty: bool) -> PortEnd {
         let link = info.abilities.iter().find(|ability| ability.name == Ability::LINK);
-        PortEnd { name: info.name.clone(), mend: link.and_then(|link| link.mend.clone()), faulty }
+        PortEnd { name: info.name.clone(), hint: link.and_then(|link| link.hint.clone()), faulty }
     }
 
     /// The failure that a state at the end means.
@@ -117,8 +117,8 @@ impl PortEnd {
         match state {
             State::Gone(why) => Some(Failure::Gone { port, why: why.into_owned() }),
             State::Down(why) if !self.faulty => {
-                let mend = self.mend.clone().filter(|_| why == NOT_UP);
-                Some(Failure::Down { port, why: why.into_owned(), mend })
+                let hint = self.hint.clone().filter(|_| why == NOT_UP);
+                Some(Failure::Down { port, why: why.into_owned(), hint })
             }
             _ => None,
         }
@@ -155,12 +155,12 @@ mod tests {
     use towpath_packet::port::Layer;
 
     fn end(faulty: bool) -> PortEnd {
-        let link = Ability::new(Ability::LINK, true, "up").with_mend(Some("ip link set dev e0 up".to_owned()));
+        let link = Ability::new(Ability::LINK, true, "up").with_hint(Some("ip link set dev e0 up".to_owned()));
         PortEnd::new(&Info::new("packet:e0", Layer::Ethernet, 1500).with_abilities(vec![link]), faulty)
     }
 
     #[test]
-    fn a_failure_names_the_port_the_reason_and_the_mend() {
+    fn a_failure_names_the_port_the_reason_and_the_hint() {
         let line = |state| end(false).failure(state).map(|failure| failure.to_string());
         let not_up = "packet:e0: the interface is not up (ip link set dev e0 up)";
         assert_eq!(line(State::Down(NOT_UP.into())).as_deref(), Some(not_up));

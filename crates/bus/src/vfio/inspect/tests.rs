@@ -39,7 +39,7 @@ fn the_bound_driver_is_named_with_its_interfaces_and_the_command_to_unbind_it() 
     machine.file(&host::device(nic, "net/eth0/flags"), "");
     let [finding] = &found(&machine, nic)[..] else { panic!() };
     assert_eq!(finding.to_string(), "the kernel's driver e1000e has the device, as eth0");
-    assert_eq!(finding.mend(nic), "towpath bind 0000:03:00.0");
+    assert_eq!(finding.hint(nic), "towpath bind 0000:03:00.0");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn other_devices_of_the_group_are_listed_unless_their_drivers_leave_dma_alone() 
     let other = machine.add("0000:03:00.1", Some(7), Some("e1000e"));
     let [finding] = &found(&machine, nic)[..] else { panic!() };
     assert_eq!(finding, &Finding::NotViable { group: 7, others: vec![(other, "e1000e".into())] });
-    assert_eq!(finding.mend(nic), "towpath bind 0000:03:00.1");
+    assert_eq!(finding.hint(nic), "towpath bind 0000:03:00.1");
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn expressions_of_fields_become_the_rules_that_ports_steer_by() {
 }
 
 #[test]
-fn what_no_field_expresses_is_refused_with_its_name_and_the_mend() {
+fn what_no_field_expresses_is_refused_with_its_name_and_the_hint() {
     for (text, word) in [
         ("not udp", "udp"),
         ("udp and tcp[13] & 2 != 0", "tcp[13] & 2 != 0"),

@@ -90,7 +90,7 @@ fn an_egress_does_not_receive_unless_an_option_is_about_receiving() {
 }
 
 #[test]
-fn a_flow_may_be_an_expression_and_what_no_field_expresses_is_refused_with_its_mend() {
+fn a_flow_may_be_an_expression_and_what_no_field_expresses_is_refused_with_a_hint() {
     let matches = |text: &str| Config::from_uri(&format!("xdp:eth0?match={text}").parse().unwrap()).map(|c| c.matches);
     let flows = matches("udp dst port 53+tcp port 80 or 443").unwrap();
     let texts: Vec<_> = flows.iter().map(Match::to_string).collect();

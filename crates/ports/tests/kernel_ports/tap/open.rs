@@ -27,7 +27,7 @@ fn the_probe_reports_its_result_and_leaves_no_trace() {
     assert_eq!(received.trim(), "0", "the interface that was up has seen nothing");
     let port = try_open(&format!("tap:off?netns={},uso=off", ns.name())).unwrap();
     let uso = port.info().abilities.iter().find(|a| a.name == "uso").unwrap();
-    assert_eq!((uso.on, uso.why.as_ref(), uso.mend.as_deref()), (false, "switched off by option", Some("uso=prefer")));
+    assert_eq!((uso.on, uso.why.as_ref(), uso.hint.as_deref()), (false, "switched off by option", Some("uso=prefer")));
     assert!(!port.info().tx_offloads.has(Offloads::USO) && !port.info().rx_offloads.has(Offloads::USO));
 }
 

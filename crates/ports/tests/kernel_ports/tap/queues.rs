@@ -63,7 +63,7 @@ fn without_a_program_the_kernel_moves_a_flow_to_the_queue_its_other_direction_wa
     let ns = Namespace::new("moves");
     let (info, mut q) = tap(&ns, ",queues=4,steering=off", Offloads::NONE);
     let ability = info.abilities.iter().find(|a| a.name == STEERING).unwrap();
-    assert!(!ability.on && ability.why.contains("overtake") && ability.mend.is_some(), "{ability:?}");
+    assert!(!ability.on && ability.why.contains("overtake") && ability.hint.is_some(), "{ability:?}");
     let socket = socket(&ns, "10.0.0.1:7000");
     assert_eq!([0, 1, 2, 3].map(|by| answered_by(&socket, &mut q, 100, by)), [0, 1, 2, 3]);
 }

@@ -54,12 +54,12 @@ fn an_interface_that_is_not_up_can_be_opened_and_is_reported_as_down_with_a_hint
         let link = port.info().abilities.iter().find(|ability| ability.name == "link").unwrap().clone();
         drop(port);
         pair.is_free();
-        (link.on, link.why, link.mend)
+        (link.on, link.why, link.hint)
     };
     assert!(link().0);
     pair.middle.ip("link set p0 down");
-    let mend = format!("ip -n {} link set dev p0 up", pair.middle.name());
-    assert_eq!(link(), (false, "the interface is not up".into(), Some(mend)));
+    let hint = format!("ip -n {} link set dev p0 up", pair.middle.name());
+    assert_eq!(link(), (false, "the interface is not up".into(), Some(hint)));
     pair.middle.ip("link set p0 up");
     pair.host.ip("link set h0 down");
     // The kernel notices a lost carrier up to a second later (`linkwatch`).

@@ -72,5 +72,5 @@ fn a_device_that_stops_to_accept_frames_is_noticed() {
     assert!(s.dropped(DropReason::Refused) > 0 && s.packets < given, "{s:?}");
     let port = pair.try_open(",tx=prefer-live").unwrap();
     let tx = port.info().abilities.iter().find(|a| a.name == "tx").unwrap();
-    assert!(!tx.on && tx.mend.as_deref().is_some_and(|m| m.contains("gro on")), "{tx:?}");
+    assert!(!tx.on && tx.hint.as_deref().is_some_and(|m| m.contains("gro on")), "{tx:?}");
 }
