@@ -1,6 +1,6 @@
 //! Any frames to a router that answers by itself: ARP, neighbour discovery, ICMP and what is to be
-//! forwarded. Every packet is accounted for, answers are few, and none goes to a group, to nobody,
-//! or is about an error.
+//! forwarded. Every packet is accounted for, answers are few, and none goes to a group or to no
+//! station, or is about an error.
 //!
 //! The input is a sequence of frames: a byte that says by which interface it comes and what of it
 //! is made right, two bytes of its length, and its bytes.

@@ -31,11 +31,11 @@ pub(crate) fn run(plan: Forward, a: AnyPort, b: AnyPort, args: &Run) -> Result<E
 /// Gives up rights and runs what is ready until a signal, the time limit, or the end of the ports;
 /// prints the live view and the summary.
 pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>> {
-    let asked = Arc::new(AtomicBool::new(false));
+    let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // The first signal stops and drains; the second one ends the process at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, asked.clone())?;
-        signal_hook::flag::register(signal, asked.clone())?;
+        signal_hook::flag::register_conditional_shutdown(signal, 130, interrupted.clone())?;
+        signal_hook::flag::register(signal, interrupted.clone())?;
     }
     let tees = Tees::new(ready.observer(), args)?;
     let control = args.control.as_ref().map(|path| Listener::new(path, Service::of(ready.observer()))).transpose()?;
@@ -68,7 +68,7 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
     let mut next = started + args.interval;
     loop {
         // The output may be full, or have no reader any more.
-        if asked.load(Ordering::Relaxed) || running.is_finished() || !matches!(output, Ok(true)) {
+        if interrupted.load(Ordering::Relaxed) || running.is_finished() || !matches!(output, Ok(true)) {
             break;
         }
         let now = Instant::now();

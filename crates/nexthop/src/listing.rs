@@ -1,4 +1,5 @@
-//! The contents of a [`Table`] as lists, for what mirrors the kernel instead of asking it.
+//! The contents of a [`Table`] as lists, for what mirrors the kernel's tables without a dump of its
+//! own.
 
 use crate::contents::{Address, Route, RouteKind};
 use crate::table::Table;

@@ -41,8 +41,8 @@ pub(crate) fn apply_untrusted(
     }
     let copied = packet.linear().len() - linear;
     let start = packet.linear().get(..len.min(MAX_SUPER_HEADERS)).unwrap_or_default();
-    let asked = gro::Offload::new(packet.csum(), Some(gso));
-    let cuts = gro::Cuts::of(start, len, gro::LinkKind::Ethernet, &asked).map_err(|_| None)?;
+    let offload = gro::Offload::new(packet.csum(), Some(gso));
+    let cuts = gro::Cuts::of(start, len, gro::LinkKind::Ethernet, &offload).map_err(|_| None)?;
     if cuts.tunneled || cuts.packets > max_segments || !matches!(packet.csum(), Checksum::Partial { .. }) {
         return Err(None);
     }

@@ -281,9 +281,9 @@ impl<T: TxQueue> phy::TxToken for PortTxToken<'_, T> {
         let (start, gso) = match request {
             Request::None => (None, None),
             Request::Checksum(start) => (Some(start), None),
-            Request::Segments(asked) => {
-                let gso = Gso { kind: asked.kind, ecn: false, size: asked.size, segs: 0, hdr_len: 0 };
-                (Some(asked.transport), Some(gso))
+            Request::Segments(segments) => {
+                let gso = Gso { kind: segments.kind, ecn: false, size: segments.size, segs: 0, hdr_len: 0 };
+                (Some(segments.transport), Some(gso))
             }
         };
         if let Some(start) = start {

@@ -79,7 +79,7 @@ pub(crate) fn bench(args: &Bench) -> Result<ExitCode, Box<dyn Error>> {
         BenchKind::Plot(_) => Ok(ExitCode::SUCCESS),
     };
     progress::end();
-    if outcome.is_ok() && interrupt::asked() { Ok(ExitCode::from(130)) } else { outcome }
+    if outcome.is_ok() && interrupt::interrupted() { Ok(ExitCode::from(130)) } else { outcome }
 }
 
 /// The head of a report.
@@ -107,7 +107,7 @@ fn show<R: Serialize>(
 ) -> Result<(), Box<dyn Error>> {
     progress::end();
     let (machine, run) = (Machine::this(), Provenance::this());
-    let headed = Headed { machine, run, counted, partial: interrupt::asked(), report };
+    let headed = Headed { machine, run, counted, partial: interrupt::interrupted(), report };
     if json {
         outln!("{}", serde_json::to_string(&headed)?)?;
     } else {

@@ -73,7 +73,7 @@ impl Namespace {
             Ok(())
         });
         go.recv_timeout(CONNECT)?;
-        let asked = client.start(move || {
+        let outcome = client.start(move || {
             let connect = || TcpStream::connect_timeout(&address, CONNECT);
             let mut loops = Loop::new((0..connections).map(|_| connect()).collect::<io::Result<_>>()?)?;
             for stream in &mut loops.streams {
@@ -89,7 +89,7 @@ impl Namespace {
             run(time / 10)?;
             run(time)
         });
-        let done = asked.recv_timeout(time * 2 + 2 * CONNECT)??;
+        let done = outcome.recv_timeout(time * 2 + 2 * CONNECT)??;
         served.recv_timeout(CONNECT)??;
         Ok(done)
     }

@@ -47,11 +47,11 @@ pub(crate) fn measure(args: &Measure) -> Result<ExitCode, Box<dyn Error>> {
     let goals = goals(args)?;
     let prepared = rig::prepare(args, &sizes)?;
     let names = prepared.names();
-    let asked = Arc::new(AtomicBool::new(false));
+    let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // The first signal ends the search, the second one the process.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, asked.clone())?;
-        signal_hook::flag::register(signal, asked.clone())?;
+        signal_hook::flag::register_conditional_shutdown(signal, 130, interrupted.clone())?;
+        signal_hook::flag::register(signal, interrupted.clone())?;
     }
     // Read before the files of the machine are out of reach.
     let machine = Machine::this();
@@ -64,7 +64,7 @@ pub(crate) fn measure(args: &Measure) -> Result<ExitCode, Box<dyn Error>> {
     for missing in enforced.missing() {
         eprintln!("note: sandbox: {missing}");
     }
-    let mut rig = prepared.launch(args, asked)?;
+    let mut rig = prepared.launch(args, interrupted)?;
     let mut report = Report::new(machine, &names, args.bidirectional);
     let progress = Progress { shown: !args.quiet && stderr().is_terminal() };
     let done = match rig.connect(&names) {

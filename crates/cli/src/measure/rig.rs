@@ -39,7 +39,7 @@ pub(super) struct Rig {
     sides: [(Running, Trials); 2],
     bidirectional: bool,
     drain: Duration,
-    asked: Arc<AtomicBool>,
+    interrupted: Arc<AtomicBool>,
     /// Trials up to now.
     trials: u16,
 }
@@ -177,17 +177,17 @@ impl Prepared {
     }
 
     /// Starts the workers.
-    pub(super) fn launch(self, args: &Measure, asked: Arc<AtomicBool>) -> Result<Rig, Box<dyn Error>> {
+    pub(super) fn launch(self, args: &Measure, interrupted: Arc<AtomicBool>) -> Result<Rig, Box<dyn Error>> {
         let [(a, from_a), (b, from_b)] = self.sides;
         let sides = [(a.launch()?, from_a), (b.launch()?, from_b)];
-        Ok(Rig { sides, bidirectional: args.bidirectional, drain: args.drain, asked, trials: 0 })
+        Ok(Rig { sides, bidirectional: args.bidirectional, drain: args.drain, interrupted, trials: 0 })
     }
 }
 
 impl Rig {
     /// Whether the end was asked for, or a worker has ended.
     pub(super) fn is_ending(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) || self.sides.iter().any(|(running, _)| running.is_finished())
+        self.interrupted.load(Ordering::Relaxed) || self.sides.iter().any(|(running, _)| running.is_finished())
     }
 
     /// Sends a few packets both ways until some arrive: interfaces come up, bridges learn.

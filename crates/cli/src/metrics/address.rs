@@ -77,7 +77,7 @@ impl Address {
         };
         let http = Http::new(service, at.is_loopback());
         let server = Server::start("towpath-metrics", socket, http).map_err(|error| about(&error))?;
-        Ok(Metrics { at, asked: self.clone(), _server: server })
+        Ok(Metrics { at, configured: self.clone(), _server: server })
     }
 
     fn is_loopback(&self) -> bool {
@@ -88,14 +88,14 @@ impl Address {
 /// Metrics that are served until this is dropped.
 pub(crate) struct Metrics {
     at: Address,
-    asked: Address,
+    configured: Address,
     _server: Server,
 }
 
 impl Metrics {
     /// What the user should know.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let chosen = (self.at != self.asked).then(|| format!("metrics: http://{}/", self.at));
+        let chosen = (self.at != self.configured).then(|| format!("metrics: http://{}/", self.at));
         let open = matches!(self.at, Address::Tcp(_)) && !self.at.is_loopback();
         let open = open.then(|| {
             format!("metrics: all that reaches {} can read them: names of ports, addresses of flows, users", self.at)

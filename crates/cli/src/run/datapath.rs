@@ -149,10 +149,10 @@ impl Datapath {
         self.units.is_empty()
     }
 
-    /// Stops a unit; `asked`: it has not ended by itself.
-    fn end(&mut self, name: &str, asked: bool) {
+    /// Stops a unit; `requested`: it has not ended by itself.
+    fn end(&mut self, name: &str, requested: bool) {
         let Some(active) = self.units.remove(name) else { return };
-        let ended = active.stop(name.to_owned(), asked);
+        let ended = active.stop(name.to_owned(), requested);
         let balance = ended.summary.reading.balance();
         let (received, sent, dropped) = (balance.received, balance.sent, balance.dropped());
         if ended.has_failed() {

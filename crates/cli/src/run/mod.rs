@@ -76,10 +76,10 @@ pub(crate) fn run(given: RunFile) -> Result<ExitCode, Box<dyn Error>> {
     }
     signal_hook::flag::register(SIGHUP, hang_up.clone())?;
     let datapath = Datapath::start(&file, args.sandbox.level())?;
-    let (ask, asked) = channel();
+    let (ask, requests) = channel();
     let servers = Servers::start(&args, &datapath.service(ask), datapath.needs())?;
     notify(&[NotifyState::Ready, NotifyState::Status(&file.summary())]);
-    let mut main = Main { args, datapath, process: file.process, asked, watchdog: Watchdog::new(), failed: false };
+    let mut main = Main { args, datapath, process: file.process, requests, watchdog: Watchdog::new(), failed: false };
     let outcome = main.watch(&stop, &hang_up);
     notify(&[NotifyState::Stopping]);
     drop(servers);
@@ -166,7 +166,7 @@ struct Main {
     /// Options of `run` in the file that was read first.
     process: Vec<String>,
     /// Clients that ask for a reload.
-    asked: Receiver<UnixStream>,
+    requests: Receiver<UnixStream>,
     watchdog: Watchdog,
     /// A unit that has ended failed.
     failed: bool,
@@ -231,7 +231,7 @@ impl Main {
                 next += self.args.interval;
             }
             self.watchdog.step(now);
-            client = self.asked.recv_timeout(POLL_INTERVAL.min(left)).ok();
+            client = self.requests.recv_timeout(POLL_INTERVAL.min(left)).ok();
         }
         live.end();
         self.log_events(&mut events, &mut live);

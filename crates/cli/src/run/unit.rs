@@ -62,7 +62,7 @@ pub(super) struct Rules {
 pub(super) struct Ended {
     pub(super) name: String,
     /// It was stopped.
-    asked: bool,
+    requested: bool,
     pub(super) summary: Summary,
     pub(super) tees: Vec<TeeReport>,
     pub(super) enforced: Enforced,
@@ -80,7 +80,7 @@ impl Ended {
     /// What failed. In a unit that was stopped an in-memory pair whose other end was closed first
     /// is none.
     pub(super) fn failures(&self) -> Vec<Failure> {
-        self.summary.failures().into_iter().filter(|failure| !(self.asked && is_of_pair(failure))).collect()
+        self.summary.failures().into_iter().filter(|failure| !(self.requested && is_of_pair(failure))).collect()
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -269,9 +269,9 @@ impl Active {
         of_bridge.and(self.running.router().map_or(Ok(()), |router| router.detach(&port.name)))
     }
 
-    /// Stops the workers and closes the ports. `asked`: it does not end by itself.
-    pub(super) fn stop(self, name: String, asked: bool) -> Ended {
-        Ended { name, asked, summary: self.running.stop(), tees: self.tees.stop(), enforced: self.enforced }
+    /// Stops the workers and closes the ports. `requested`: it does not end by itself.
+    pub(super) fn stop(self, name: String, requested: bool) -> Ended {
+        Ended { name, requested, summary: self.running.stop(), tees: self.tees.stop(), enforced: self.enforced }
     }
 }
 

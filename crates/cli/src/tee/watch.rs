@@ -110,10 +110,10 @@ pub(super) fn copy(
     format: TeeFormat,
     limits: Limits,
 ) -> Result<Seen, Box<dyn Error>> {
-    let asked = Arc::new(AtomicBool::new(false));
+    let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, asked.clone())?;
-        signal_hook::flag::register(signal, asked.clone())?;
+        signal_hook::flag::register_conditional_shutdown(signal, 130, interrupted.clone())?;
+        signal_hook::flag::register(signal, interrupted.clone())?;
     }
     stream.set_read_timeout(Some(CHECK))?;
     let end = limits.duration.and_then(|time| Instant::now().checked_add(time));
@@ -122,7 +122,8 @@ pub(super) fn copy(
     let (mut shut, mut has_header) = (None::<Instant>, false);
     let is_full = |seen: &Seen| limits.count.is_some_and(|count| seen.written >= count);
     loop {
-        let over = asked.load(Ordering::Relaxed) || is_full(&seen) || end.is_some_and(|end| Instant::now() >= end);
+        let over =
+            interrupted.load(Ordering::Relaxed) || is_full(&seen) || end.is_some_and(|end| Instant::now() >= end);
         if shut.is_none() && (over || seen.unread) {
             stream.shutdown(Shutdown::Write)?;
             shut = Some(Instant::now());

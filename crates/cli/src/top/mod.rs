@@ -82,10 +82,10 @@ type Answer = Result<Box<State>, String>;
 
 /// A thread that asks for the document on request.
 fn fetcher(control: PathBuf) -> std::io::Result<(Sender<()>, Receiver<Answer>)> {
-    let (ask, asked) = channel();
+    let (ask, requests) = channel();
     let (answer, answers) = channel();
     std::thread::Builder::new().name("towpath-top".into()).spawn(move || {
-        while asked.recv().is_ok() {
+        while requests.recv().is_ok() {
             let state = ask_state(&control).map(Box::new).map_err(|error| error.to_string());
             if answer.send(state).is_err() {
                 break;
@@ -102,7 +102,7 @@ fn watch(mut app: App, control: PathBuf) -> Result<ExitCode, Box<dyn Error>> {
     }
     let (ask, answers) = fetcher(control)?;
     let mut screen = Screen::new()?;
-    let (mut next, mut is_asked) = (Instant::now() + app.interval.min(Duration::from_millis(200)), false);
+    let (mut next, mut is_pending) = (Instant::now() + app.interval.min(Duration::from_millis(200)), false);
     while !stop.load(Ordering::Relaxed) && !app.quits {
         if screen.draw(&mut app).is_err() {
             break;
@@ -111,7 +111,7 @@ fn watch(mut app: App, control: PathBuf) -> Result<ExitCode, Box<dyn Error>> {
         keys.into_iter().for_each(|key| app.press(key));
         match answers.try_recv() {
             Ok(answer) => {
-                is_asked = false;
+                is_pending = false;
                 next = Instant::now() + app.interval;
                 match answer {
                     Ok(state) if !app.paused => app.update(*state),
@@ -123,8 +123,8 @@ fn watch(mut app: App, control: PathBuf) -> Result<ExitCode, Box<dyn Error>> {
             Err(TryRecvError::Disconnected) => app.lost("the thread that asks has ended".into()),
         }
         let due = next.min(Instant::now() + app.interval);
-        if !is_asked && Instant::now() >= due {
-            is_asked = ask.send(()).is_ok();
+        if !is_pending && Instant::now() >= due {
+            is_pending = ask.send(()).is_ok();
         }
     }
     // The screen is restored first.

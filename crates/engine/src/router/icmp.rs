@@ -336,25 +336,25 @@ mod tests {
 
     #[test]
     fn no_error_is_about_an_error_a_later_fragment_or_a_group() {
-        let asked = |packet: &[u8]| answerable(packet, Problem::TimeExceeded).is_some();
+        let answered = |packet: &[u8]| answerable(packet, Problem::TimeExceeded).is_some();
         let one = [10, 1, 0, 1];
-        assert!(asked(&v4_packet(17, 0, one, &[0; 8])));
-        assert!(asked(&v4_packet(17, 0x2000, one, &[0; 8])), "a first fragment");
-        assert!(!asked(&v4_packet(17, 0x2001, one, &[0; 8])));
-        assert!(!asked(&v4_packet(17, 0, [224, 0, 0, 9], &[0; 8])));
-        assert!(!asked(&v4_packet(17, 0, [255; 4], &[0; 8])));
+        assert!(answered(&v4_packet(17, 0, one, &[0; 8])));
+        assert!(answered(&v4_packet(17, 0x2000, one, &[0; 8])), "a first fragment");
+        assert!(!answered(&v4_packet(17, 0x2001, one, &[0; 8])));
+        assert!(!answered(&v4_packet(17, 0, [224, 0, 0, 9], &[0; 8])));
+        assert!(!answered(&v4_packet(17, 0, [255; 4], &[0; 8])));
         for (kind, may) in [(0, true), (3, false), (5, false), (8, true), (11, false), (12, false), (200, false)] {
-            assert_eq!(asked(&v4_packet(1, 0, one, &[kind, 0, 0, 0, 0, 0, 0, 0])), may, "type {kind}");
+            assert_eq!(answered(&v4_packet(1, 0, one, &[kind, 0, 0, 0, 0, 0, 0, 0])), may, "type {kind}");
         }
-        assert!(!asked(&v4_packet(1, 0, one, &[])));
-        assert!(asked(&v6_packet(17, "fd01::1", &[0; 8])));
-        assert!(!asked(&v6_packet(58, "fd01::1", &[1, 0, 0, 0, 0, 0, 0, 0])));
-        assert!(!asked(&v6_packet(58, "fd01::1", &[137, 0, 0, 0, 0, 0, 0, 0])));
-        assert!(asked(&v6_packet(58, "fd01::1", &[128, 0, 0, 0, 0, 0, 0, 0])));
-        assert!(!asked(&v6_packet(17, "ff0e::1", &[0; 8])));
+        assert!(!answered(&v4_packet(1, 0, one, &[])));
+        assert!(answered(&v6_packet(17, "fd01::1", &[0; 8])));
+        assert!(!answered(&v6_packet(58, "fd01::1", &[1, 0, 0, 0, 0, 0, 0, 0])));
+        assert!(!answered(&v6_packet(58, "fd01::1", &[137, 0, 0, 0, 0, 0, 0, 0])));
+        assert!(answered(&v6_packet(58, "fd01::1", &[128, 0, 0, 0, 0, 0, 0, 0])));
+        assert!(!answered(&v6_packet(17, "ff0e::1", &[0; 8])));
         assert!(answerable(&v6_packet(17, "ff0e::1", &[0; 8]), Problem::TooBig { mtu: 1280 }).is_some());
         let hidden = [58, 0, 1, 4, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-        assert!(!asked(&v6_packet(60, "fd01::1", &hidden)), "behind destination options");
+        assert!(!answered(&v6_packet(60, "fd01::1", &hidden)), "behind destination options");
     }
 
     proptest! {

@@ -287,11 +287,11 @@ impl Router {
         if let Some(heard) = message.heard {
             self.neighbours.hear(&heard, turn.now, &mut self.outcome);
         }
-        let Some(asked) = message.asked else { return };
+        let Some(solicitation) = message.solicitation else { return };
         let Some(interface) = turn.fib.interface(turn.ingress as u16) else { return };
         let Ok((frame, _)) = ethernet::Header::split(seen.packet.linear()) else { return };
         let mut out = [0; MAX_MESSAGE];
-        if let Some(len) = asked.write(&mut out, interface.mac, frame.src()) {
+        if let Some(len) = solicitation.write(&mut out, interface.mac, frame.src()) {
             self.emit(out.get(..len).unwrap_or_default(), turn.ingress as u16, turn);
         }
     }

@@ -313,8 +313,8 @@ impl Read for Zstd {
                 return Ok(got);
             }
             let checksums = (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
-            if let (Some(asked), Some(found)) = checksums
-                && asked != found
+            if let (Some(expected), Some(found)) = checksums
+                && expected != found
             {
                 return Err(io::Error::other("a frame's checksum is wrong"));
             }

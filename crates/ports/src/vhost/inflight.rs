@@ -70,10 +70,10 @@ pub(super) struct Records {
 
 impl Records {
     /// New ones, of as many rings and descriptors as are asked for.
-    pub(super) fn create(asked: InFlightArea, bounds: Bounds) -> Result<Records, RecordError> {
-        let size = bounds.check(&asked)?;
+    pub(super) fn create(area: InFlightArea, bounds: Bounds) -> Result<Records, RecordError> {
+        let size = bounds.check(&area)?;
         let memory = UntrustedMem::new(Region::new(size, Backing::Memfd)?);
-        Ok(Records { area: InFlightArea { size: size as u64, offset: 0, ..asked }, memory })
+        Ok(Records { area: InFlightArea { size: size as u64, offset: 0, ..area }, memory })
     }
 
     /// Those in the file of a front end.

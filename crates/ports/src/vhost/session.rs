@@ -350,9 +350,9 @@ impl Session {
 
     /// Makes records for all rings, in place of others.
     fn make_records(&mut self, payload: &[u8]) -> Answer {
-        let asked = InFlightArea::from_padded(payload)?;
+        let area = InFlightArea::from_padded(payload)?;
         let bounds = self.record_bounds()?;
-        let records = self.around.records.insert(Records::create(asked, bounds)?);
+        let records = self.around.records.insert(Records::create(area, bounds)?);
         let mut reply = records.area().to_bytes().to_vec();
         // With the padding of its front end.
         reply.resize(payload.len(), 0);
@@ -381,12 +381,12 @@ impl Session {
         if (MIN_MTU..=most).contains(&mtu) { Ok(None) } else { Err(Refusal::Mtu(mtu)) }
     }
 
-    fn get_config(&self, asked: ConfigSpace) -> Answer {
+    fn get_config(&self, request: ConfigSpace) -> Answer {
         self.negotiated(protocol::CONFIG, "CONFIG")?;
         let space = self.config_space();
-        let range = asked.offset as usize..asked.offset as usize + asked.bytes.len();
+        let range = request.offset as usize..request.offset as usize + request.bytes.len();
         let bytes = space.get(range).unwrap_or_default().to_vec();
-        Ok(Some(ConfigSpace { bytes, ..asked }.to_bytes()))
+        Ok(Some(ConfigSpace { bytes, ..request }.to_bytes()))
     }
 
     /// `struct virtio_net_config` (virtio 1.2, 5.1.4), without an address of the device.

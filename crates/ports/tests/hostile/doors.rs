@@ -208,7 +208,7 @@ fn silent_connections_keep_no_application_out() {
         );
     }
     drop(honest.turn(&mut rig, 4, &[]));
-    assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
+    assert_eq!((honest.sent, honest.got), (honest.offered, honest.expected));
     honest.end(&mut rig);
     rig.end();
 }
@@ -261,7 +261,7 @@ fn a_flood_of_connections_delays_no_session() {
         rig.until_event("sessions-ended", 1);
     });
     honest.has_at_least(95, 8000, "connect all the time");
-    assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
+    assert_eq!((honest.sent, honest.got), (honest.offered, honest.expected));
     honest.end(&mut rig);
     rig.end();
 }

@@ -102,7 +102,7 @@ fn a_breach_of_the_protocol_ends_the_session_and_affects_no_other() {
         assert_eq!((rig.event(event), rig.event("sessions-ended")), (before + 1, ended + 1), "crime {i}");
         rogue.is_disconnected();
     }
-    assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
+    assert_eq!((honest.sent, honest.got), (honest.offered, honest.expected));
     honest.end(&mut rig);
     rig.end();
 }
@@ -357,7 +357,7 @@ fn a_later_session_takes_no_packets_of_an_earlier_one_even_when_others_leave() {
     drop(first);
     rig.until_event("sessions-ended", 1);
     drop(honest.turn(&mut rig, OFFER, &[]));
-    assert_eq!(honest.got, honest.asked);
+    assert_eq!(honest.got, honest.expected);
     assert!(greedy.drain().is_empty());
     honest.end(&mut rig);
     greedy.end(&mut rig);
@@ -411,7 +411,7 @@ fn changes_of_shared_memory_during_a_read_harm_no_other() {
         drop(rogue);
         rig.until_event("sessions-ended", round + 1);
     }
-    assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
+    assert_eq!((honest.sent, honest.got), (honest.offered, honest.expected));
     honest.end(&mut rig);
     rig.end();
 }

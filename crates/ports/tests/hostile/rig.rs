@@ -157,7 +157,7 @@ pub(crate) struct Honest {
     /// Frames that it sent and has back.
     completed: u32,
     /// Packets for it, and those that it got.
-    pub(crate) asked: u32,
+    pub(crate) expected: u32,
     pub(crate) got: u32,
 }
 
@@ -165,14 +165,14 @@ impl Honest {
     /// Connects, and waits until the session works in both directions.
     pub(crate) fn new(rig: &mut Rig, umem: &Umem) -> Honest {
         let socket = ask(rig, umem, &format!("udp dport {HONEST}")).unwrap();
-        let mut honest = Honest { socket, offered: 0, sent: 0, completed: 0, asked: 0, got: 0 };
+        let mut honest = Honest { socket, offered: 0, sent: 0, completed: 0, expected: 0, got: 0 };
         until(|| {
             let n = u32::from(honest.sent == 0 || honest.got == 0);
             drop(honest.turn(rig, n, &[]));
             n == 0 && honest.sent == honest.offered
         });
         // Packets from before the queue had the session were dropped.
-        honest.asked = honest.got;
+        honest.expected = honest.got;
         honest
     }
 
@@ -192,9 +192,9 @@ impl Honest {
         let mut empty: Vec<Frame> = std::iter::from_fn(|| self.socket.umem().alloc()).take(n as usize).collect();
         self.socket.fill(&mut empty).unwrap();
         drop((empty, frames));
-        let mine = (0..n).map(|i| udp(HONEST, 60, self.asked + i));
+        let mine = (0..n).map(|i| udp(HONEST, 60, self.expected + i));
         let packets: Vec<_> = mine.chain(others.iter().cloned()).collect();
-        self.asked += n;
+        self.expected += n;
         rig.send(&packets);
         let batch = rig.step();
         // Others may send to its port: all but the number must be its own.

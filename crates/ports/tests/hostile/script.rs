@@ -91,7 +91,7 @@ impl Stage {
         }
         held.clear();
         (0..3).for_each(|_| drop(honest.turn(rig, 0, &[])));
-        assert_eq!((honest.sent, honest.got), (honest.offered, honest.asked));
+        assert_eq!((honest.sent, honest.got), (honest.offered, honest.expected));
         until(|| {
             drop(honest.turn(rig, 0, &[]));
             honest.has_completed()

@@ -42,7 +42,7 @@ mod table;
 
 use super::show;
 use crate::args::{BatchTable, BenchBatch};
-use crate::bench::interrupt::asked;
+use crate::bench::interrupt::interrupted;
 use rig::Cost;
 use serde::Serialize;
 use std::error::Error;
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &BenchBatch) -> Result<ExitCode, Box<dyn Error>> {
             .then(|| scenarios::measure(args))
             .transpose()?
             .unwrap_or_default(),
-        qemu: (is_selected(BatchTable::Qemu) && !asked()).then(|| qemu::measure(args)).transpose()?,
+        qemu: (is_selected(BatchTable::Qemu) && !interrupted()).then(|| qemu::measure(args)).transpose()?,
     };
     show(args.json, COUNTED, &report, || table::print(&report, args))?;
     let skipped = matches!(report.qemu, Some(qemu::OnQemu::Skipped(_)));

@@ -9,7 +9,7 @@ use super::frames::{Protocol, frame};
 use super::rig::{BURST, Cost, Rig, Setup};
 use super::{Family, MESSAGES, PKTDMA, PerPacket, per_packet};
 use crate::args::BenchBatch;
-use crate::bench::interrupt::{rounds, until_asked};
+use crate::bench::interrupt::{rounds, until_interrupted};
 use serde::Serialize;
 use std::error::Error;
 use std::time::Duration;
@@ -137,7 +137,7 @@ const SCENARIOS: [[Scenario; 2]; 3] = [
 ];
 
 pub(super) fn measure(args: &BenchBatch) -> Result<Vec<Row>, Box<dyn Error>> {
-    until_asked(SCENARIOS.iter().flatten()).map(|scenario| row(scenario, args)).collect()
+    until_interrupted(SCENARIOS.iter().flatten()).map(|scenario| row(scenario, args)).collect()
 }
 
 fn row(scenario: &Scenario, args: &BenchBatch) -> Result<Row, Box<dyn Error>> {

@@ -6,7 +6,7 @@ use super::rig::{Cost, Rig, Setup};
 use super::scenarios::UDP;
 use super::{MESSAGES, PKTDMA, PerPacket, UDMA, per_packet};
 use crate::args::BenchBatch;
-use crate::bench::interrupt::{rounds, until_asked};
+use crate::bench::interrupt::{rounds, until_interrupted};
 use serde::Serialize;
 use std::error::Error;
 use towpath::nic::cpsw::{BatchSize, DescAlloc};
@@ -29,7 +29,7 @@ pub(crate) struct Row {
 
 pub(super) fn measure(args: &BenchBatch) -> Result<Vec<Row>, Box<dyn Error>> {
     let (mut rows, frame) = (Vec::new(), frame(Protocol::Udp, args.size.unwrap_or(UDP))?);
-    for family in until_asked([PKTDMA, UDMA, MESSAGES]) {
+    for family in until_interrupted([PKTDMA, UDMA, MESSAGES]) {
         let mut variants = Vec::new();
         for (descriptors, desc_alloc) in [("recycler", DescAlloc::Recycled), ("pool", DescAlloc::GenPool)] {
             for count in SIZES {

@@ -34,7 +34,7 @@ mod waits;
 
 use super::{median, show};
 use crate::args::BenchCopybreak;
-use crate::bench::interrupt::{asked, until_asked};
+use crate::bench::interrupt::{interrupted, until_interrupted};
 use rig::Source;
 use serde::Serialize;
 use std::error::Error;
@@ -200,7 +200,7 @@ pub(crate) fn run(args: &BenchCopybreak) -> Result<ExitCode, Box<dyn Error>> {
     let rows: Vec<_> = rows.collect();
     let mut report =
         Report { on: source.on(), size: args.size, ratios: ratios(&rows), rows, waits: None, sizes: Vec::new() };
-    if !args.wait_ns.is_empty() && !asked() {
+    if !args.wait_ns.is_empty() && !interrupted() {
         report.waits = Some(waits::measure(&source, args)?);
     }
     if source.is_model() && !args.no_sizes {
@@ -231,7 +231,7 @@ fn sweep(source: &Source, args: &BenchCopybreak) -> Result<Vec<SizeRow>, Box<dyn
             variants.push(Variant { recycle, policy, copybreak, wait_each: false, wait: Duration::ZERO });
         }
     }
-    until_asked([64, 128, 256, 512, 768, 1024, 1280, 1500])
+    until_interrupted([64, 128, 256, 512, 768, 1024, 1280, 1500])
         .map(|size| {
             let seen = source.measure(&variants, args.samples, args.rounds, size)?;
             let median = |i: usize| seen.get(i).map_or(f64::NAN, |s| s.median_ns);

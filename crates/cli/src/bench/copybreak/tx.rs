@@ -8,7 +8,7 @@
 use super::rig::{BURST, Source, TIMEOUT};
 use super::{POLICIES, PerBuffer, Seen};
 use crate::args::BenchCopybreak;
-use crate::bench::interrupt::{rounds, until_asked};
+use crate::bench::interrupt::{rounds, until_interrupted};
 use crate::bench::{median, show};
 use serde::Serialize;
 use std::error::Error;
@@ -80,7 +80,7 @@ pub(super) fn run(source: &Source, args: &BenchCopybreak) -> Result<ExitCode, Bo
     });
     let mut report = Report { on: source.on(), size: args.size, rows: rows.collect(), sizes: Vec::new() };
     if source.is_model() && !args.no_sizes {
-        for size in until_asked(SIZES) {
+        for size in until_interrupted(SIZES) {
             let seen = of(size)?;
             let ns =
                 |copied: usize| [0, 1, 2].map(|policy| seen.get(2 * policy + copied).map_or(f64::NAN, |s| s.median_ns));

@@ -3,7 +3,7 @@
 use super::rig::Source;
 use super::{STRICT, Variant};
 use crate::args::BenchCopybreak;
-use crate::bench::interrupt::until_asked;
+use crate::bench::interrupt::until_interrupted;
 use serde::Serialize;
 use std::error::Error;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) struct Row {
 pub(super) fn measure(source: &Source, args: &BenchCopybreak) -> Result<Sweep, Box<dyn Error>> {
     let mut costs = args.wait_ns.clone();
     costs.sort_unstable();
-    let rows = until_asked(&costs).map(|&wait_ns| row(source, args, wait_ns)).collect::<Result<Vec<_>, _>>()?;
+    let rows = until_interrupted(&costs).map(|&wait_ns| row(source, args, wait_ns)).collect::<Result<Vec<_>, _>>()?;
     let from = |gain: fn(&Row) -> f64| break_even(rows.iter().map(|row| (row.wait_ns as f64, gain(row))));
     Ok(Sweep {
         break_even_each_ns: from(|row| row.after[0] - row.after[1]),

@@ -32,7 +32,7 @@ use super::cores::CoreTime;
 use super::udp::{Flows, Reader};
 use super::{median, show};
 use crate::args::{BenchCpumap, CpumapTable};
-use crate::bench::interrupt::until_asked;
+use crate::bench::interrupt::until_interrupted;
 use rig::{PORT, Pair, TARGET, Way};
 use serde::Serialize;
 use std::error::Error;
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &BenchCpumap) -> Result<ExitCode, Box<dyn Error>> {
             let why = "ethtool is not installed, which switches it on: apt-get install ethtool";
             report.skipped.push(format!("the kernel's cpumap with rx-gro-list: {why}"));
         }
-        for traffic in until_asked(traffics(args)) {
+        for traffic in until_interrupted(traffics(args)) {
             match measure_all(traffic, args, cores) {
                 Ok(table) if table.rows.is_empty() => {}
                 Ok(table) => report.tables.push(table),
@@ -166,7 +166,7 @@ fn measure_all(traffic: Traffic, args: &BenchCpumap, cores: [usize; 2]) -> Resul
     let kinds: Vec<(Way, bool)> = all.filter(|&(way, gro)| way != Way::CpumapList || gro && with_lists).collect();
     let mut samples: Vec<Vec<Sample>> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..args.rounds {
-        for (&(way, gro), list) in until_asked(kinds.iter().zip(&mut samples)) {
+        for (&(way, gro), list) in until_interrupted(kinds.iter().zip(&mut samples)) {
             let sample = measure(traffic, way, gro, args, cores);
             list.push(sample.map_err(|error| format!("{}: {error}", way.name()))?);
         }

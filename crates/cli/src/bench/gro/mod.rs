@@ -15,7 +15,7 @@
 mod table;
 
 use super::cores::CoreTime;
-use super::interrupt::{asked, rounds, until_asked};
+use super::interrupt::{interrupted, rounds, until_interrupted};
 use super::netns::Namespace;
 use super::udp::Reader;
 use super::{median, show};
@@ -76,11 +76,11 @@ pub(crate) fn run(args: &BenchGro) -> Result<ExitCode, Box<dyn Error>> {
     let cores = towpath::engine::worker::cores();
     let cores = [cores[0], cores[cores.len() - 1]];
     let mut tables = Vec::new();
-    for &flows in until_asked(&args.flows) {
+    for &flows in until_interrupted(&args.flows) {
         tables.push(udp(&format!("gen:proto=udp,size={},flows={flows}", args.size), args, cores)?);
     }
     let flows = args.flows.first().copied().unwrap_or(8);
-    if !asked() {
+    if !interrupted() {
         tables.push(tcp(&format!("gen:proto=tcp,size={},flows={flows}", 14 + 40 + SEGMENT), args, cores)?);
     }
     let incomplete = tables.iter().any(|table| !table.skipped.is_empty());
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &BenchGro) -> Result<ExitCode, Box<dyn Error>> {
 fn udp(source: &str, args: &BenchGro, cores: [usize; 2]) -> Result<Table, Box<dyn Error>> {
     let mut table = Table { traffic: source.to_owned(), rows: Vec::new(), skipped: Vec::new() };
     table.rows.push(pairs("counting sink".into(), args, |mode| direct(source, mode, args, cores[0]))?);
-    for reader in until_asked(Reader::ALL) {
+    for reader in until_interrupted(Reader::ALL) {
         let name = format!("kernel's stack behind a TAP: {}", reader.name());
         match pairs(name.clone(), args, |mode| to_socket(source, mode, reader, args, cores)) {
             Ok(row) => table.rows.push(row),
@@ -109,7 +109,7 @@ fn tcp(source: &str, args: &BenchGro, cores: [usize; 2]) -> Result<Table, Box<dy
     let mut table = Table { traffic: source.to_owned(), rows: Vec::new(), skipped: Vec::new() };
     table.rows.push(pairs("counting sink".into(), args, |mode| direct(source, mode, args, cores[0]))?);
     let name = "kernel's stack, one stream through two TAPs: TCP socket, read() of up to 128 KiB".to_owned();
-    if !asked() {
+    if !interrupted() {
         match pairs(name.clone(), args, |mode| through_taps(mode, args, cores)) {
             Ok(row) => table.rows.push(row),
             Err(error) => table.skipped.push(format!("{name}: {error}")),
@@ -120,11 +120,11 @@ fn tcp(source: &str, args: &BenchGro, cores: [usize; 2]) -> Result<Table, Box<dy
 }
 
 fn lanes(table: &mut Table, source: &str, args: &BenchGro, [first, last]: [usize; 2]) -> Result<(), Box<dyn Error>> {
-    if asked() {
+    if interrupted() {
         return Ok(());
     }
     table.rows.push(pairs("lane on the same core, sink".into(), args, |mode| lane(source, mode, args, first, first))?);
-    if last != first && !asked() {
+    if last != first && !interrupted() {
         table
             .rows
             .push(pairs("lane on another core, sink".into(), args, |mode| lane(source, mode, args, first, last))?);

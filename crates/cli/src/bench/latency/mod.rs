@@ -38,7 +38,7 @@ mod xdp;
 use super::netns::Namespace;
 use super::show;
 use crate::args::BenchLatency;
-use crate::bench::interrupt::until_asked;
+use crate::bench::interrupt::until_interrupted;
 use exchange::{Mode, Sample};
 use serde::Serialize;
 use std::error::Error;
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &BenchLatency) -> Result<ExitCode, Box<dyn Error>> {
     let mut found: Vec<(&str, Mode, Result<Sample, String>)> = Vec::new();
     for round in 0..args.rounds {
         let all = WAYS.iter().flat_map(|(way, measure)| Mode::ALL.map(|mode| (*way, mode, measure)));
-        for (i, (way, mode, measure)) in until_asked(all.enumerate()) {
+        for (i, (way, mode, measure)) in until_interrupted(all.enumerate()) {
             if round == 0 {
                 found.push((way, mode, Sample::new().map_err(|error| error.to_string())));
             }

@@ -22,7 +22,7 @@ mod rig;
 
 use super::{median, show};
 use crate::args::{BenchVm, Ring};
-use crate::bench::interrupt::{rounds, until_asked};
+use crate::bench::interrupt::{rounds, until_interrupted};
 use rig::{Rig, STEPS};
 use serde::Serialize;
 use std::error::Error;
@@ -59,7 +59,7 @@ struct Report {
 pub(crate) fn run(args: &BenchVm) -> Result<ExitCode, Box<dyn Error>> {
     let mut rows = Vec::new();
     for &ring in &args.rings {
-        for &size in until_asked(&args.sizes) {
+        for &size in until_interrupted(&args.sizes) {
             rows.extend(measure(ring, size, args)?);
         }
     }

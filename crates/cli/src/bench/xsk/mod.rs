@@ -45,7 +45,7 @@ mod worker;
 
 use super::{median, show};
 use crate::args::{BenchXsk, Read};
-use crate::bench::interrupt::{self, until_asked};
+use crate::bench::interrupt::{self, until_interrupted};
 use back_end::Place;
 use egress::Egress;
 use rig::{Rig, Round};
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
             continue;
         }
         let reads = if egress == Egress::Veth { args.read.as_slice() } else { &[Read::None] };
-        for &read in until_asked(reads) {
+        for &read in until_interrupted(reads) {
             match measure(egress, read, args) {
                 Ok(table) if table.columns.is_empty() => {}
                 Ok(table) => report.tables.push(table),
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
 
 fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn Error>> {
     let place = Place::of(args);
-    let sizes = until_asked(&args.sizes);
+    let sizes = until_interrupted(&args.sizes);
     let columns: Vec<_> = sizes.map(|&size| column(egress, size, (read, place), args)).collect::<Result<_, _>>()?;
     let slope = match columns.as_slice() {
         [first, .., last] => (last.page.ns - first.page.ns) / f64::from(last.size - first.size),

@@ -45,13 +45,13 @@ pub struct Heard {
 pub struct Discovery {
     /// What it says.
     pub heard: Option<Heard>,
-    /// What it asks: an address of the router, and where the answer goes.
-    pub asked: Option<Asked>,
+    /// What it requests: an address of the router, and where the answer goes.
+    pub solicitation: Option<Solicitation>,
 }
 
-/// A question to the router.
+/// An ARP request to the router, or a neighbour solicitation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct Solicitation {
     target: IpAddr,
     /// Where the answer goes; the unspecified address: to all.
     from: IpAddr,
@@ -87,11 +87,11 @@ impl Discovery {
         if !is_known || !is_one(mac) || !is_legal(sender) || !is_legal(target) || is_own(sender.into()) {
             return None;
         }
-        let is_asked = operation == arp::REQUEST && is_own(target.into());
-        let asked = is_asked.then(|| Asked { target: target.into(), from: sender.into(), mac });
+        let is_request = operation == arp::REQUEST && is_own(target.into());
+        let solicitation = is_request.then(|| Solicitation { target: target.into(), from: sender.into(), mac });
         if sender.is_unspecified() {
             // A station that looks whether an address is free (RFC 5227).
-            return asked.map(|asked| Discovery { heard: None, asked: Some(asked) });
+            return solicitation.map(|solicitation| Discovery { heard: None, solicitation: Some(solicitation) });
         }
         let is_announcement = sender == target;
         let heard = Heard {
@@ -99,10 +99,10 @@ impl Discovery {
             mac: Some(mac),
             solicited: operation == arp::REPLY && !to_all && !is_announcement,
             overrides: is_announcement,
-            creates: is_asked,
+            creates: is_request,
             is_arp: true,
         };
-        Some(Discovery { heard: Some(heard), asked })
+        Some(Discovery { heard: Some(heard), solicitation })
     }
 
     /// Reads a neighbour solicitation or advertisement: `packet` is the whole IPv6 packet.
@@ -129,8 +129,8 @@ impl Discovery {
                 if src.is_unspecified() {
                     // Its sender looks whether the address is free (RFC 4862).
                     let is_sound = mac.is_none() && dst == solicited_node(target);
-                    let asked = Asked { target: target.into(), from: src.into(), mac: Mac::default() };
-                    return is_sound.then_some(Discovery { heard: None, asked: Some(asked) });
+                    let solicitation = Solicitation { target: target.into(), from: src.into(), mac: Mac::default() };
+                    return is_sound.then_some(Discovery { heard: None, solicitation: Some(solicitation) });
                 }
                 if src.is_multicast() || is_own(src.into()) {
                     return None;
@@ -144,8 +144,9 @@ impl Discovery {
                     creates: true,
                     is_arp: false,
                 });
-                let asked = Asked { target: target.into(), from: src.into(), mac: mac.unwrap_or_default() };
-                Some(Discovery { heard, asked: Some(asked) })
+                let solicitation =
+                    Solicitation { target: target.into(), from: src.into(), mac: mac.unwrap_or_default() };
+                Some(Discovery { heard, solicitation: Some(solicitation) })
             }
             v6::NEIGHBOUR_ADVERTISEMENT => {
                 let flags = fixed.rest();
@@ -157,7 +158,7 @@ impl Discovery {
                 let overrides = flags & OVERRIDE != 0;
                 let key = Key { port, address: target.into() };
                 let heard = Heard { key, mac, solicited, overrides, creates: false, is_arp: false };
-                Some(Discovery { heard: Some(heard), asked: None })
+                Some(Discovery { heard: Some(heard), solicitation: None })
             }
             _ => None,
         }
@@ -264,8 +265,8 @@ impl Question {
     }
 }
 
-impl Asked {
-    /// Writes the answer as a frame from `mac`; returns its length. `frame_source`: the asking
+impl Solicitation {
+    /// Writes the answer as a frame from `mac`; returns its length. `frame_source`: the other
     /// station's address, if the question did not have it; `None` if that is no station's either.
     pub(in super::super) fn write(&self, out: &mut [u8; MAX_MESSAGE], mac: Mac, frame_source: Mac) -> Option<usize> {
         match (self.target, self.from) {
@@ -297,10 +298,10 @@ mod tests {
     #[test]
     fn an_answer_to_a_question_without_an_address_goes_to_the_station_that_sent_it_and_to_no_group() {
         let [target, from] = ["fd00::1", "fd00::2"].map(|address| address.parse().unwrap());
-        let asked = Asked { target, from, mac: Mac::default() };
+        let solicitation = Solicitation { target, from, mac: Mac::default() };
         let to = |frame_source| {
             let mut out = [0; MAX_MESSAGE];
-            asked.write(&mut out, [2, 0, 0, 0, 0, 1], frame_source).map(|_| out[..6].to_vec())
+            solicitation.write(&mut out, [2, 0, 0, 0, 0, 1], frame_source).map(|_| out[..6].to_vec())
         };
         assert_eq!(to([2, 0, 0, 0, 0, 9]), Some(vec![2, 0, 0, 0, 0, 9]));
         assert_eq!([to([3, 0, 0, 0, 0, 9]), to(BROADCAST), to(Mac::default())], [None, None, None]);

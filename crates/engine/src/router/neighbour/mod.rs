@@ -153,7 +153,8 @@ struct Entry {
     mac: Mac,
     /// When the state changes by itself.
     due: Option<Instant>,
-    asked: u8,
+    /// Requests that were sent in this state (Linux: `neigh->probes`).
+    probes: u8,
     used: Instant,
     /// When the address was last set: ARP may not change it again within a second.
     updated: Instant,
@@ -337,7 +338,7 @@ impl Neighbours {
                 if entry.due.is_some_and(|due| now < due) {
                     return Found::Failed;
                 }
-                (entry.state, entry.asked) = (State::Incomplete, 1);
+                (entry.state, entry.probes) = (State::Incomplete, 1);
                 entry.due = Some(now + self.config.retransmit);
                 self.ask(table, Question { key, to: None }, out);
                 table.wake_at(now + self.config.retransmit);
@@ -413,7 +414,7 @@ impl Neighbours {
         } else if changed {
             (entry.state, entry.due) = (State::Stale, None);
         }
-        entry.asked = 0;
+        entry.probes = 0;
         if changed {
             (entry.mac, entry.updated) = (mac, now);
             let n = entry.waiting.len();
@@ -434,7 +435,7 @@ impl Neighbours {
         }
         let entry = table.entries.entry(key).or_insert_with(|| Entry::new(state, mac, now));
         let differs = entry.mac != mac && !matches!(entry.state, State::Incomplete | State::Failed);
-        (entry.state, entry.mac, entry.due, entry.asked) = (state, mac, None, 0);
+        (entry.state, entry.mac, entry.due, entry.probes) = (state, mac, None, 0);
         let n = entry.waiting.len();
         out.found.extend(entry.waiting.drain(..).map(|packet| (key, mac, packet)));
         table.queued -= n;
@@ -498,13 +499,13 @@ impl Neighbours {
                 match entry.state {
                     State::Reachable => (entry.state, entry.due) = (State::Stale, None),
                     State::Delay => {
-                        (entry.state, entry.asked) = (State::Probe, 1);
+                        (entry.state, entry.probes) = (State::Probe, 1);
                         entry.due = Some(now + config.retransmit);
                         questions.push(Question { key: *key, to: Some(entry.mac) });
                     }
-                    State::Incomplete | State::Probe if entry.asked < config.questions => {
+                    State::Incomplete | State::Probe if entry.probes < config.questions => {
                         let to = (entry.state == State::Probe).then_some(entry.mac);
-                        entry.asked += 1;
+                        entry.probes += 1;
                         entry.due = Some(now + config.retransmit);
                         questions.push(Question { key: *key, to });
                     }
@@ -557,7 +558,7 @@ impl Neighbours {
 
 impl Entry {
     fn new(state: State, mac: Mac, now: Instant) -> Entry {
-        Entry { state, mac, due: None, asked: 0, used: now, updated: now, waiting: VecDeque::new() }
+        Entry { state, mac, due: None, probes: 0, used: now, updated: now, waiting: VecDeque::new() }
     }
 }
 

@@ -48,9 +48,9 @@ const ABSENT: u64 = MAC
 const FEATURES_OK: u64 = 0xb;
 const DRIVER_OK: u64 = 0xf;
 
-/// A memory table that was sent.
+/// A memory table that was sent and is not acknowledged.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct Pending {
     /// The request that the back end replies to.
     request: Request,
     version: u64,
@@ -75,7 +75,7 @@ pub(in super::super) struct Connection {
     /// The version of the memory table that the back end has; `None` before it has any.
     acked: Option<u64>,
     /// A table that it has not acknowledged yet.
-    asked: Option<Asked>,
+    pending: Option<Pending>,
     /// The rings that are set up.
     queues: Vec<u16>,
     /// These terms, and all memory, were sent to it.
@@ -96,7 +96,7 @@ impl Connection {
             protocol: 0,
             pairs: 1,
             acked: None,
-            asked: None,
+            pending: None,
             queues,
             prepared: None,
             is_found: false,
@@ -150,7 +150,7 @@ impl Connection {
     }
 
     fn reply(&mut self, request: Request) -> Result<Vec<u8>, BusError> {
-        if let Some(Asked { request, deadline, .. }) = self.asked.take() {
+        if let Some(Pending { request, deadline, .. }) = self.pending.take() {
             // Replies come in order.
             self.channel.receive_reply(request, deadline).map_err(|error| self.failed(request, error))?;
         }
@@ -239,7 +239,7 @@ impl Connection {
     pub(super) fn offer_memory(&mut self, regions: &[&SharedRegion], version: u64) -> Result<(), BusError> {
         let (table, fds) = table(regions);
         let request = self.send_to_finish(Request::SetMemTable, &table, &fds)?;
-        self.asked = Some(Asked { request, version, deadline: Instant::now() + PATIENCE });
+        self.pending = Some(Pending { request, version, deadline: Instant::now() + PATIENCE });
         Ok(())
     }
 
@@ -248,15 +248,19 @@ impl Connection {
     /// # Errors
     /// [`BusError`]: the other side has closed, is silent, or sends what was not asked for.
     pub(super) fn answer(&mut self) -> Result<Option<Answer>, BusError> {
-        let asked = self.asked;
-        let request = asked.map_or(Request::GetFeatures, |asked| asked.request);
+        let pending = self.pending;
+        let request = pending.map_or(Request::GetFeatures, |pending| pending.request);
         let message = self.channel.receive().map_err(|error| self.failed(request, error))?;
-        match (message, asked) {
-            (None, Some(asked)) if Instant::now() >= asked.deadline => Err(self.failed(request, "no reply in time")),
+        match (message, pending) {
+            (None, Some(pending)) if Instant::now() >= pending.deadline => {
+                Err(self.failed(request, "no reply in time"))
+            }
             (None, _) => Ok(None),
-            (Some(message), Some(Asked { version, .. })) if message.is_reply && message.number == request.number() => {
+            (Some(message), Some(Pending { version, .. }))
+                if message.is_reply && message.number == request.number() =>
+            {
                 let word = read_u64(&message.payload).map_err(|error| self.failed(request, error))?;
-                (self.asked, self.acked) = (None, Some(version));
+                (self.pending, self.acked) = (None, Some(version));
                 Ok(Some(Answer { version, taken: word == 0 || request != Request::SetMemTable }))
             }
             (Some(_), _) => Err(self.failed(request, "a message that was not asked for")),
@@ -269,8 +273,8 @@ impl Connection {
     }
 
     /// Whether an answer is outstanding.
-    pub(super) fn is_asked(&self) -> bool {
-        self.asked.is_some()
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.is_some()
     }
 
     pub(super) fn refuses_memory(&self) -> BusError {

@@ -151,7 +151,7 @@ impl SharedRegions {
             return Err(connection.refuses_memory());
         }
         match connection.acked() {
-            Some(acked) if acked != self.version && !connection.is_asked() => {
+            Some(acked) if acked != self.version && !connection.is_pending() => {
                 connection.offer_memory(&self.table(), self.version)
             }
             _ => Ok(()),

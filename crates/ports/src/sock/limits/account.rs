@@ -102,7 +102,7 @@ impl Account {
         let refused = |resource: Resource, user: Option<u32>, now: &Held, limits: &Amounts| Refused {
             resource,
             user,
-            asked: amounts.get(resource),
+            requested: amounts.get(resource),
             held: now.now.get(resource),
             limit: limits.get(resource),
         };
@@ -170,16 +170,16 @@ pub(in crate::sock) struct Refused {
     pub(in crate::sock) resource: Resource,
     /// The user; `None` if the limit is that of all.
     pub(in crate::sock) user: Option<u32>,
-    asked: u64,
+    requested: u64,
     held: u64,
     limit: u64,
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Refused { resource, user, asked, held, limit } = *self;
+        let Refused { resource, user, requested, held, limit } = *self;
         let [of_user, of_all] = resource.options();
-        write!(f, "{} beside the {held} of ", resource.of(asked))?;
+        write!(f, "{} beside the {held} of ", resource.of(requested))?;
         let option = match user {
             Some(user) => {
                 write!(f, "other applications of user {user}: a user may have {limit} ({of_user}={limit})")?;

@@ -35,12 +35,12 @@ impl Claim {
     }
 
     /// Whether it allows a rule, or `default` (`None`), to an application of the user.
-    fn allows(&self, user: u32, asked: Option<&Match>) -> bool {
-        let covers = match (&self.matches, asked) {
-            (Some(allowed), Some(asked)) => allowed.covers(asked),
+    fn allows(&self, user: u32, requested: Option<&Match>) -> bool {
+        let covers = match (&self.matches, requested) {
+            (Some(allowed), Some(requested)) => allowed.covers(requested),
             // Everything includes what is left.
             (Some(allowed), None) => *allowed == Match::default(),
-            (None, asked) => asked.is_none(),
+            (None, requested) => requested.is_none(),
         };
         self.user.is_none_or(|only| only == user) && covers
     }
@@ -70,11 +70,13 @@ impl fmt::Display for Claim {
 /// A sentence names the first rule that is not, and what is allowed.
 pub(in crate::sock) fn covers(claims: Option<&[Claim]>, user: u32, rules: &Rules, default: bool) -> Result<(), String> {
     let Some(claims) = claims else { return Ok(()) };
-    let asked = rules.as_slice().iter().map(|rule| Some(&rule.matches)).chain(default.then_some(None));
-    let Some(refused) = asked.into_iter().find(|asked| !claims.iter().any(|claim| claim.allows(user, *asked))) else {
+    let requested = rules.as_slice().iter().map(|rule| Some(&rule.matches)).chain(default.then_some(None));
+    let Some(refused) =
+        requested.into_iter().find(|requested| !claims.iter().any(|claim| claim.allows(user, *requested)))
+    else {
         return Ok(());
     };
-    let name = |asked: Option<&Match>| asked.map_or_else(|| "default".to_owned(), Match::to_string);
+    let name = |requested: Option<&Match>| requested.map_or_else(|| "default".to_owned(), Match::to_string);
     let own = claims.iter().filter(|claim| claim.user.is_none_or(|only| only == user));
     let own: Vec<_> = own.map(Claim::to_string).collect();
     let own = if own.is_empty() { "nothing".to_owned() } else { own.join(", ") };

@@ -120,13 +120,13 @@ impl Limits {
         let metadata = config.metadata.unwrap_or(METADATA.min(available / 8));
         let all = Amounts([config.sessions.into(), config.all_rules.into(), memory, metadata]);
         let share = if config.admits_owner_alone() { 1 } else { 2 };
-        let asked = [
+        let configured = [
             config.user_sessions.map(u64::from),
             config.user_rules.map(u64::from),
             config.user_memory,
             config.user_metadata,
         ];
-        let each = |at: usize| asked[at].unwrap_or(all.0[at].div_ceil(share)).min(all.0[at]);
+        let each = |at: usize| configured[at].unwrap_or(all.0[at].div_ceil(share)).min(all.0[at]);
         Limits { user: Amounts(std::array::from_fn(each)), all }
     }
 }

@@ -11,13 +11,13 @@ use towpath_virtio::vhost_user::{Channel, InFlightArea, Request};
 
 const IN_ORDER: u64 = 1 << 35;
 
-fn asked(queues: u16, queue_size: u16) -> InFlightArea {
+fn request(queues: u16, queue_size: u16) -> InFlightArea {
     InFlightArea { size: 0, offset: 0, queues, queue_size }
 }
 
 /// Asks for records.
-fn get(front: &mut FrontEnd, asked: InFlightArea) -> (InFlightArea, OwnedFd) {
-    front.send(Request::GetInflightFd, &asked.to_bytes(), &[]);
+fn get(front: &mut FrontEnd, area: InFlightArea) -> (InFlightArea, OwnedFd) {
+    front.send(Request::GetInflightFd, &area.to_bytes(), &[]);
     let mut reply = front.channel.receive_reply(Request::GetInflightFd, soon()).unwrap();
     assert_eq!(reply.fds.len(), 1);
     (InFlightArea::from_bytes(&reply.payload).unwrap(), reply.fds.remove(0))
@@ -32,15 +32,15 @@ fn records_are_made_given_back_and_made_again() {
     let rig = Rig::new("", 1);
     let mut front = FrontEnd::connect(&rig.path);
     front.negotiate(PLAIN | PACKED);
-    let (area, file) = get(&mut front, asked(2, 64));
-    assert_eq!(area, InFlightArea { size: 2 * (64 + 64 * 32), ..asked(2, 64) });
+    let (area, file) = get(&mut front, request(2, 64));
+    assert_eq!(area, InFlightArea { size: 2 * (64 + 64 * 32), ..request(2, 64) });
     assert_eq!(towpath_sys::memfd::size(file.as_fd()).unwrap().0, 8192);
     assert!(set(&mut front, area, &file));
-    let (again, other) = get(&mut front, asked(1, 1024));
+    let (again, other) = get(&mut front, request(1, 1024));
     assert_eq!(again.size, 64 + 1024 * 32);
     assert!(set(&mut front, again, &other) && set(&mut front, area, &file));
     // As a front end does whose structure is padded.
-    let padded = [&asked(2, 64).to_bytes()[..], &[0; 4]].concat();
+    let padded = [&request(2, 64).to_bytes()[..], &[0; 4]].concat();
     assert_eq!(front.ask(Request::GetInflightFd, &padded).len(), 24);
 }
 
@@ -49,7 +49,7 @@ fn records_beyond_the_device_and_those_of_rings_that_run_are_refused() {
     let rig = Rig::new("queue-size=256", 1);
     let mut front = FrontEnd::connect(&rig.path);
     front.negotiate(PLAIN);
-    let (area, file) = get(&mut front, asked(2, 256));
+    let (area, file) = get(&mut front, request(2, 256));
     for wrong in [
         InFlightArea { queues: 3, ..area },
         InFlightArea { queues: 0, ..area },
@@ -70,7 +70,7 @@ fn records_beyond_the_device_and_those_of_rings_that_run_are_refused() {
     front.get_base(0);
     front.get_base(1);
     assert!(set(&mut front, area, &file));
-    front.send(Request::GetInflightFd, &asked(9, 64).to_bytes(), &[]);
+    front.send(Request::GetInflightFd, &request(9, 64).to_bytes(), &[]);
     assert!(front.was_hung_up_on(), "there is no answer");
 }
 
@@ -80,7 +80,7 @@ fn a_ring_does_not_start_with_a_record_that_is_damaged() {
         let rig = Rig::new("", 1);
         let mut front = FrontEnd::connect(&rig.path);
         front.negotiate(features);
-        let (area, file) = get(&mut front, asked(2, SIZE));
+        let (area, file) = get(&mut front, request(2, SIZE));
         let memory = towpath_packet::UntrustedMem::from_file(file.try_clone().unwrap(), area.size as usize).unwrap();
         // The version of the second record.
         assert!(memory.put(area.size as usize / 2 + 8, &7u16.to_le_bytes()));
@@ -143,7 +143,7 @@ fn chains_in_flight_are_taken_again_by_the_next_back_end_and_each_is_used_once()
         let mut rig = Rig::new("", 1);
         let mut front = FrontEnd::connect(&rig.path);
         front.negotiate(features);
-        let records = get(&mut front, asked(2, SIZE));
+        let records = get(&mut front, request(2, SIZE));
         front.bring_up(features, 2);
         let mut guest = Survivor { front, records, sent: VecDeque::new() };
         // Packets of back ends before stay out: their pages do not matter to any other one.
@@ -207,7 +207,7 @@ fn the_base_of_a_ring_that_was_stopped_counts_and_its_record_does_not() {
         let mut rig = Rig::new("", 1);
         let mut front = FrontEnd::connect(&rig.path);
         front.negotiate(features);
-        let (area, file) = get(&mut front, asked(2, SIZE));
+        let (area, file) = get(&mut front, request(2, SIZE));
         front.bring_up(features, 2);
         for mark in 0..5 {
             front.transmit(1, &frame(mark));
