@@ -127,8 +127,8 @@ fn measured_turn(side: &mut impl Turns) -> usize {
 
 fn measure_turns(mut side: impl Turns, packets: usize) {
     let (mut left, mut times) = (0, Times::of(packets / BURST));
-    // The first turn that finds packets is not measured: a session becomes its queue's at a time that
-    // the port's other thread has.
+    // The first turn that finds packets is not measured: a session becomes its queue's at a time
+    // that the port's other thread has.
     while side.turn() == 0 {
         std::thread::yield_now();
     }
