@@ -79,7 +79,7 @@ pub const KIND: Kind = Kind {
             "partial=on",
         ),
         PortOption::new("ring", "2^n, 64–32768", "2048", "entries of each ring", "ring=4096"),
-        PortOption::new("burst", "FRAMES, 1–1024", "256", "frames of one call with tx=live", "tx=live,burst=64"),
+        PortOption::new("burst", "FRAMES, 1–4096", "256", "frames of one call with tx=live", "tx=live,burst=64"),
         PortOption::new("busypoll", "TIME, 1us–1s", "0s", "time of one busy poll of the driver", "busypoll=20us"),
         PortOption::new(
             "busybudget",
@@ -281,7 +281,7 @@ impl Config {
         config.queues = o.number("queues", 1..=MAX_QUEUES)?.map_or(config.queues, |n| n as u16);
         config.receive = o.switch("rx")?;
         config.transmit = o.choice("tx", &TRANSMIT)?.unwrap_or_default();
-        config.burst = o.number("burst", 1..=1024)?.map_or(config.burst, |n| n as u16);
+        config.burst = o.number("burst", 1..=4096)?.map_or(config.burst, |n| n as u16);
         config.partial = o.choice("partial", &PARTIAL)?.unwrap_or_default();
         config.matches = matches(&mut o)?;
         config.busy_poll = o.duration("busypoll")?.unwrap_or_default();

@@ -69,7 +69,7 @@
 //! | `stall` | 1s | see above; at least 10ms |
 //! | `selftest` | wake | `off`, `wake` or `frame` |
 //! | `tx` | socket | `live`, `prefer-live`; `template` for `towpath gen`: see [`live`] |
-//! | `burst` | 256 | frames that `tx=live` gathers for one call, at most 1024 |
+//! | `burst` | 256 | frames that `tx=live` gathers for one call, at most 4096 |
 //!
 //! | file | |
 //! |---|---|

@@ -62,6 +62,7 @@ fn an_invalid_value_is_named_with_its_rule() {
         ("xdp:a?match=udp dport x", "'x'"),
         ("xdp:a?match=any", "leave it out"),
         ("xdp:a?tx=dead", "socket, live, prefer-live"),
+        ("xdp:a?tx=live,burst=4097", "4096"),
         ("xdp:a?rx=off,match=udp", "rx=off: attaches no program and receives nothing, so match= has no meaning"),
         ("xdp:a?rx=off,mode=native", "native=, generic= or mode= has no meaning"),
         ("xdp:a?rx=off,tx=live", "so tx= has no meaning"),

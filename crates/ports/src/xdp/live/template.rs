@@ -227,7 +227,7 @@ impl Templates {
     /// Makes the templates with a generator.
     ///
     /// # Errors
-    /// [`PortError::Option`] for more than 1024 flows, varying lengths, a rate, or segmentation.
+    /// [`PortError::Option`] for more than 4096 flows, varying lengths, a rate, or segmentation.
     pub(super) fn new(config: &generator::Config) -> Result<Templates, PortError> {
         let error = |option: &str, value: String, rule: &str| PortError::Option {
             port: "gen:".to_owned(),
@@ -243,7 +243,7 @@ impl Templates {
             return Err(error(
                 "size",
                 format!("{size} in {} flows", config.flows),
-                "must fit into 1 MiB, in at most 1024 flows",
+                "must fit into 1 MiB, in at most 4096 flows",
             ));
         }
         if let Some(rate) = config.rate {

@@ -15,7 +15,7 @@ fn frames_of_a_program_arrive_byte_by_byte_and_are_all_counted() {
     let pair = pair("");
     pair.host.run("ethtool", "-K h0 gro on");
     let pool = pool();
-    for burst in [1, 7, 1024] {
+    for burst in [1, 7, 4096] {
         let mut q = pair.start(&format!(",tx=live,burst={burst}"), &pool);
         let socket = pair.socket(7000);
         // As many as the socket's buffer holds: each frame is a page.
@@ -38,6 +38,34 @@ fn frames_of_a_program_arrive_byte_by_byte_and_are_all_counted() {
         drop(q);
         let s = counters.snapshot();
         assert_eq!((s.packets, s.all_drops()), (1280, 0));
+    }
+    all_free(&pool);
+}
+
+#[test]
+fn the_largest_burst_is_one_call_for_short_frames_and_several_for_long_ones() {
+    if !needs("the_largest_burst_is_one_call_for_short_frames_and_several_for_long_ones", NEEDS) {
+        return;
+    }
+    let pair = pair("");
+    pair.host.run("ethtool", "-K h0 gro on");
+    let pool = pool();
+    // The memory has room for 2 MiB of frames, each rounded up to a multiple of 64 bytes.
+    for (payload, calls) in [(22, 1), (1472, 4)] {
+        let mut q = pair.start(",tx=live,burst=4096", &pool);
+        let mut cache = tx_cache(&pool);
+        let frame = to_host().udp(9, 7000, &pattern(payload), Checksums::Complete).0;
+        for _ in 0..64 {
+            let mut batch = Batch::new();
+            for _ in 0..64 {
+                batch.push(Packet::copy_from(&mut cache, &frame).unwrap()).unwrap();
+            }
+            assert_eq!(q.tx[0].tx(&mut batch), 64);
+        }
+        let counters = q.tx[0].counters().clone();
+        drop(q);
+        let s = counters.snapshot();
+        assert_eq!((s.packets, s.all_drops(), s.calls), (4096, 0, calls), "{payload} bytes of payload");
     }
     all_free(&pool);
 }
