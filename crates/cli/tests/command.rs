@@ -4,7 +4,7 @@ mod support;
 
 use std::process::Stdio;
 use support::datapath::{Line, command, run};
-use support::{Finished, Towpath};
+use support::{Finished, Towpath, until};
 
 fn json_lines(finished: &Finished) -> Vec<Line> {
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -121,7 +121,9 @@ fn a_count_is_kept_to_the_packet_whichever_command_has_it() {
 #[test]
 fn a_signal_stops_the_command_in_good_order() {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        let towpath = Towpath::start(&["fwd", "gen:", "null:", "--oneway"]);
+        let mut towpath = Towpath::start(&["fwd", "gen:", "null:", "--oneway"]);
+        // On a busy machine the first lines are written before the worker's first turn.
+        until("packets move", || towpath.look().ports[0].rx.packets > 0);
         towpath.signal(signal);
         let summary = towpath.wait().code(0).summary();
         assert!(summary.is_clean().balance.received > 0);
