@@ -144,7 +144,7 @@ impl TxQueue for SocketTx {
         if n > 0
             && let Some(rings) = &mut self.rings
         {
-            rings.sent_signal.iter().for_each(SentSignal::disarm);
+            rings.sent_signal.iter().for_each(SentSignal::begin_burst);
             rings.tx.submit();
             self.wake_kernel();
             self.reap();
@@ -183,8 +183,8 @@ impl TxQueue for SocketTx {
         match (&self.state, &self.rings) {
             (State::Gone(_), _) => Wake::Never,
             // Entries that the kernel did not take wait for nothing that it signals.
-            // What is freed from now on is signalled; the caller looks once more.
             (_, Some(rings)) if !self.needs_kick => {
+                // What is freed from now on is signalled; the caller looks once more.
                 rings.sent_signal.as_ref().and_then(SentSignal::arm).map_or(Wake::Poll, Wake::Readable)
             }
             _ => Wake::Poll,
