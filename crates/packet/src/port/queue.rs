@@ -195,7 +195,7 @@ pub trait TxQueue: Send {
 
     /// What a worker can wait for when the queue is full or packets are pending. The worker calls
     /// this, then [`reclaim`](TxQueue::reclaim) once more, and only then waits: completions before
-    /// this call may not be signalled.
+    /// this call may not be signalled, nor those of a second burst after it.
     fn wake(&self) -> Wake {
         Wake::Poll
     }

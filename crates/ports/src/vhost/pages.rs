@@ -116,7 +116,7 @@ impl Pages {
         }
     }
 
-    /// Makes the chains used whose buffers are all free.
+    /// Adds the chains whose buffers are all free to the used ring.
     #[inline]
     pub(super) fn return_freed(&mut self, device: &mut Device) {
         if self.chains > 0 {
@@ -151,7 +151,7 @@ impl Pages {
         self.chains > 0 && self.pools.iter().flatten().any(ExtBufPool::has_freed)
     }
 
-    /// Makes the chains used that are still out; returns how many.
+    /// Adds the chains that are still out to the used ring; returns how many.
     pub(super) fn abandon(&mut self, device: &mut Device) -> u16 {
         for (slot, out) in (0..).zip(&mut self.out).filter(|(_, out)| out.pieces > 0) {
             out.pieces = 0;
