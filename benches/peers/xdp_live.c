@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Frames per call, some seconds of them: they share the wait that an unattached program costs, 25 ms.
+// Frames per call, some seconds of them: they share the wait that an unattached program costs.
 enum { FRAMES = 1 << 26, BATCH = 64 };
 
 static long bpf(int command, union bpf_attr *attr) {

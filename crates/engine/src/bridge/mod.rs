@@ -359,7 +359,7 @@ impl Bridge {
             return Some(packet);
         }
         if service {
-            match ports.insert_tag(ingress, packet) {
+            match ports.insert_vlan(ingress, packet) {
                 Ok(inserted) => packet = inserted,
                 Err((reason, packet)) => {
                     ports.drop(ingress, reason, packet);

@@ -133,8 +133,8 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
         self.egress.cache()
     }
 
-    pub(super) fn insert_tag(&mut self, packet: Packet) -> Result<Packet, (DropReason, Packet)> {
-        self.egress.software_offload().insert_tag(packet)
+    pub(super) fn insert_vlan(&mut self, packet: Packet) -> Result<Packet, (DropReason, Packet)> {
+        self.egress.software_offload().insert_vlan(packet)
     }
 
     pub(super) fn set_rx_offloads(&mut self, accept: Offloads) {

@@ -168,9 +168,9 @@ impl<R: RxQueue, T: TxQueue, P> Ports<R, T, P> {
     ///
     /// # Errors
     /// Returns the packet, and why it can't have the tag.
-    pub fn insert_tag(&mut self, ingress: usize, packet: Packet) -> Result<Packet, (DropReason, Packet)> {
+    pub fn insert_vlan(&mut self, ingress: usize, packet: Packet) -> Result<Packet, (DropReason, Packet)> {
         match self.slot_mut(ingress) {
-            Some(port) => port.insert_tag(packet),
+            Some(port) => port.insert_vlan(packet),
             None => Err((DropReason::PortGone, packet)),
         }
     }

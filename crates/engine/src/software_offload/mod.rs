@@ -145,7 +145,7 @@ impl SoftwareOffload {
             return Err((DropReason::Malformed, packet));
         }
         if !can.has(Offloads::VLAN) {
-            packet = self.insert_tag(packet)?;
+            packet = self.insert_vlan(packet)?;
         }
         match packet.gso() {
             Some(gso) if !can.has(Offloads::for_gso(gso)) => self.split(packet, can),
@@ -163,7 +163,7 @@ impl SoftwareOffload {
     ///
     /// # Errors
     /// Returns the packet, and why it can't have the tag.
-    pub(crate) fn insert_tag(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
+    pub(crate) fn insert_vlan(&mut self, mut packet: Packet) -> Result<Packet, (DropReason, Packet)> {
         let Some(vlan) = packet.vlan() else { return Ok(packet) };
         if !self.cache.ensure_head(&mut packet) {
             return Err((DropReason::NoBuffer, packet));

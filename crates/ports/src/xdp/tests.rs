@@ -11,6 +11,15 @@ use towpath_packet::{Backing, Batch, Direction, Packet, Pool, PoolConfig};
 /// Type of the frames that are sent.
 const TYPE: [u8; 2] = [0x90, 0];
 
+/// A veth pair `v0`, `v1` in a namespace of its own, and a pool.
+fn pair(name: &str) -> (Namespace, Pool) {
+    let ns = Namespace::new(name);
+    ns.ip("link add v0 type veth peer name v1");
+    ns.ip("link set v0 up");
+    ns.ip("link set v1 up");
+    (ns, Pool::new(PoolConfig::default().capacity(4096).backing(Backing::Anonymous)).unwrap())
+}
+
 /// A turn of a worker; returns the number of test frames that it received.
 fn turn(queues: &mut Queues<XdpRx, XdpTx>) -> usize {
     let mut batch = Batch::new();
@@ -55,11 +64,7 @@ fn a_queue_that_stays_stalled_goes_on_in_the_stack_unless_the_driver_is_required
         return;
     }
     for (options, falls) in [("", true), (",native=require", false), (",generic=off", false)] {
-        let ns = Namespace::new("fall");
-        ns.ip("link add v0 type veth peer name v1");
-        ns.ip("link set v0 up");
-        ns.ip("link set v1 up");
-        let pool = Pool::new(PoolConfig::default().capacity(4096).backing(Backing::Anonymous)).unwrap();
+        let (ns, pool) = pair("fall");
         let begin = |uri: String| {
             let port = open(Config::from_uri(&uri.parse().unwrap()).unwrap()).unwrap();
             let watch = port.control().unwrap();
@@ -94,11 +99,7 @@ fn a_queue_that_only_sends_is_reopened_as_often_as_it_stalls() {
     if !needs("a_queue_that_only_sends_is_reopened_as_often_as_it_stalls", &[Need::Root, Need::Program("ip")]) {
         return;
     }
-    let ns = Namespace::new("only");
-    ns.ip("link add v0 type veth peer name v1");
-    ns.ip("link set v0 up");
-    ns.ip("link set v1 up");
-    let pool = Pool::new(PoolConfig::default().capacity(4096).backing(Backing::Anonymous)).unwrap();
+    let (ns, pool) = pair("only");
     let config = Config::from_uri(&format!("xdp:v0?netns={},rx=off", ns.name()).parse().unwrap()).unwrap();
     let port = open(config).unwrap();
     let watch = port.control().unwrap();
@@ -131,11 +132,7 @@ fn a_socket_wakes_for_sent_frames_only_while_its_queue_may_sleep() {
     if !needs("a_socket_wakes_for_sent_frames_only_while_its_queue_may_sleep", &[Need::Root, Need::Program("ip")]) {
         return;
     }
-    let ns = Namespace::new("wake");
-    ns.ip("link add v0 type veth peer name v1");
-    ns.ip("link set v0 up");
-    ns.ip("link set v1 up");
-    let pool = Pool::new(PoolConfig::default().capacity(4096).backing(Backing::Anonymous)).unwrap();
+    let (ns, pool) = pair("wake");
     let config = Config::from_uri(&format!("xdp:v0?netns={},rx=off", ns.name()).parse().unwrap()).unwrap();
     let mut queues =
         open(config).unwrap().start(Start { pool: pool.clone(), queues: 1, accept: Offloads::ALL }).unwrap();
