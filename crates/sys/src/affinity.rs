@@ -26,6 +26,13 @@ pub fn pin(core: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
 }
 
+/// The processor that the calling thread runs on at this moment; 0 if the kernel does not tell. No
+/// system call where the C library knows it from shared memory (rseq, vDSO).
+pub fn current_core() -> usize {
+    // SAFETY: the call has no arguments.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or_default()
+}
+
 fn affinity() -> io::Result<libc::cpu_set_t> {
     let mut set = empty_set();
     // SAFETY: the set lives across the call, and its size is the one given; 0 is the calling
@@ -49,6 +56,7 @@ mod tests {
         std::thread::spawn(move || {
             pin(core).unwrap();
             assert_eq!(allowed_cores(), [core]);
+            assert_eq!(current_core(), core);
         })
         .join()
         .unwrap();

@@ -1,18 +1,27 @@
-//! The depot: magazines of chunks on two lock-free stacks, exchanged whole.
+//! The depot: magazines of chunks, exchanged whole. Those that a processor has filled last are its
+//! [own](Recent) for a while; the others are on a lock-free stack, and empty ones on a second.
 //!
 //! A magazine is named by a [`Mag`], an owned token that alone gives access to the magazine's
-//! slots. Pushing a magazine on a stack gives its token up, popping one returns it; the
-//! compare-and-swap in between is the release and the acquire. The stacks link magazines by index
+//! slots. Putting a magazine into the depot gives its token up, taking one returns it; the exchange
+//! in between is the release and the acquire. The stacks link magazines by index
 //! in an array of atomics. Their heads carry a 32-bit tag that grows with every pop, so that a head
 //! that was popped and pushed back in the meantime (ABA) is noticed.
 
 use super::MAGAZINE;
+use super::recent::Recent;
 use crate::meta::Meta;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 
-const NONE: u32 = u32::MAX;
+/// No magazine.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Processors that are told apart.
+#[cfg(not(loom))]
+const PROCESSORS: usize = 64;
+#[cfg(loom)]
+const PROCESSORS: usize = 2;
 
 /// The right to use one magazine of a depot: its address, so that opening it is one load.
 #[derive(Debug)]
@@ -48,11 +57,17 @@ pub(crate) struct Magazine {
 #[repr(align(64))]
 struct Stack(AtomicU64);
 
+/// Full magazines, never fewer than there are; alone on its cache line.
+#[repr(align(64))]
+struct Count(AtomicUsize);
+
 pub(crate) struct Depot {
+    /// Full magazines by the processor that filled them.
+    recent: Box<[Recent]>,
+    /// Full magazines that are no longer recent.
     full: Stack,
     empty: Stack,
-    /// Full magazines, never fewer than are on the stack.
-    full_count: AtomicUsize,
+    full_count: Count,
     links: Box<[AtomicU32]>,
     magazines: Box<[UnsafeCell<Magazine>]>,
     /// Chunks in a full magazine: fewer than the slots in a small pool, so that two caches cannot
@@ -69,12 +84,14 @@ unsafe impl Sync for Depot {}
 impl Depot {
     /// A depot of `count` empty magazines that hold `fill` chunks each.
     pub(crate) fn new(count: u32, fill: usize) -> Depot {
+        let processors = if count > 0 { PROCESSORS } else { 0 };
         let link = |i: u32| AtomicU32::new(if i + 1 < count { i + 1 } else { NONE });
         let magazine = |_| UnsafeCell::new(Magazine { len: 0, slots: [std::ptr::null_mut(); MAGAZINE] });
         Depot {
+            recent: (0..processors).map(|_| Recent::new()).collect(),
             full: Stack(AtomicU64::new(u64::from(NONE))),
             empty: Stack(AtomicU64::new(if count > 0 { 0 } else { u64::from(NONE) })),
-            full_count: AtomicUsize::new(0),
+            full_count: Count(AtomicUsize::new(0)),
             links: (0..count).map(link).collect(),
             magazines: (0..count).map(magazine).collect(),
             fill: fill.clamp(1, MAGAZINE),
@@ -102,19 +119,41 @@ impl Depot {
         ((mag.0.as_ptr().addr() - self.magazines.as_ptr().addr()) / size_of::<Magazine>()) as u32
     }
 
-    /// Takes a full magazine if at least `leave` chunks in full magazines remain.
-    pub(crate) fn take_full(&self, leave: usize) -> Option<Mag> {
+    /// Takes a full magazine if at least `leave` chunks in full magazines remain: the newest of
+    /// processor `here`, or one that is in no processor's cache any more, or else any.
+    pub(crate) fn take_full(&self, here: usize, leave: usize) -> Option<Mag> {
         if leave > 0 && self.chunks() < leave + self.fill {
             return None;
         }
-        let index = self.full.pop(&self.links)?;
-        self.full_count.fetch_sub(1, Ordering::Relaxed);
+        let own = self.recent.get(here % PROCESSORS).and_then(Recent::take_newest);
+        let index = own.or_else(|| self.full.pop(&self.links)).or_else(|| self.steal())?;
+        self.full_count.0.fetch_sub(1, Ordering::Relaxed);
         Some(self.mag(index))
     }
 
-    pub(crate) fn put_full(&self, mag: Mag) {
-        // Counted before it can be popped, so that the count never wraps below zero.
-        self.full_count.fetch_add(1, Ordering::Relaxed);
+    /// Takes the oldest magazine of a processor. One that moves meanwhile may be missed.
+    #[cold]
+    fn steal(&self) -> Option<u32> {
+        if self.chunks() == 0 {
+            return None;
+        }
+        self.recent.iter().find_map(Recent::take_oldest)
+    }
+
+    /// Returns a full magazine, from processor `here`.
+    pub(crate) fn put_full(&self, here: usize, mag: Mag) {
+        // Counted before it can be taken, so that the count never wraps below zero.
+        self.full_count.0.fetch_add(1, Ordering::Relaxed);
+        let index = self.index(mag);
+        let oldest = self.recent.get(here % PROCESSORS).map_or(Some(index), |recent| recent.put(index));
+        if let Some(oldest) = oldest {
+            self.full.push(&self.links, oldest);
+        }
+    }
+
+    /// Adds a full magazine whose chunks are in no cache.
+    pub(crate) fn add_full(&self, mag: Mag) {
+        self.full_count.0.fetch_add(1, Ordering::Relaxed);
         self.full.push(&self.links, self.index(mag));
     }
 
@@ -128,7 +167,7 @@ impl Depot {
 
     /// Chunks in full magazines.
     pub(crate) fn chunks(&self) -> usize {
-        self.full_count.load(Ordering::Relaxed) * self.fill
+        self.full_count.0.load(Ordering::Relaxed) * self.fill
     }
 }
 
@@ -181,12 +220,12 @@ mod tests {
                 let m = depot.open(&mut mag);
                 m.slots[0] = std::ptr::without_provenance_mut(i * 64);
                 m.len = 1;
-                depot.put_full(mag);
+                depot.put_full(i - 1, mag);
             }
-            let turn = |depot: Arc<Depot>| {
+            let turn = |depot: Arc<Depot>, here: usize| {
                 let mut seen = Vec::new();
                 for _ in 0..2 {
-                    if let Some(mut mag) = depot.take_full(0) {
+                    if let Some(mut mag) = depot.take_full(here, 0) {
                         let m = depot.open(&mut mag);
                         // Takes the chunk out while it holds the magazine: a second holder would
                         // find none.
@@ -196,17 +235,17 @@ mod tests {
                         seen.push(chunk.addr());
                         m.slots[0] = chunk;
                         m.len = 1;
-                        depot.put_full(mag);
+                        depot.put_full(here, mag);
                     }
                 }
                 seen
             };
             let other = depot.clone();
-            let t = loom::thread::spawn(move || turn(other));
-            turn(depot.clone());
+            let t = loom::thread::spawn(move || turn(other, 1));
+            turn(depot.clone(), 0);
             t.join().unwrap();
             let mut all = Vec::new();
-            while let Some(mut mag) = depot.take_full(0) {
+            while let Some(mut mag) = depot.take_full(0, 0) {
                 all.push(depot.open(&mut mag).slots[0].addr());
             }
             all.sort_unstable();

@@ -3,8 +3,8 @@
 //! ```text
 //!   core 0                      shared                            core 1
 //!   Cache ── loaded ──┐   ┌──────────────── Depot ────────────┐   ┌── loaded ── Cache
-//!         └─ spare  ──┼──►│ full ○─○─○   empty ○─○            │◄──┼── spare  ─┘
-//!    (arrays, no      │   │  one compare-and-swap a magazine  │   │
+//!         └─ spare  ──┼──►│ recent 0 ○○○         recent 1 ○○○ │◄──┼── spare  ─┘
+//!    (arrays, no      │   │ full ○─○─○   empty ○─○            │   │
 //!     atomics)        │   └───────────────────────────────────┘   │
 //!                     └──► returned ○─○─○─○  ◄────────────────────┘
 //!                          chunks dropped without a cache, or by a cache of another pool
@@ -13,8 +13,10 @@
 //! A [`Cache`] belongs to one thread at a time and holds two *magazines* of up to 64 chunks
 //! ([`PoolConfig::magazine`](field@PoolConfig::magazine)).
 //! Allocation and freeing move pointers out of and into them. When both are empty (or full), one
-//! magazine is exchanged with the depot: a lock-free stack with a head tagged against ABA. Freed
-//! chunks are reused last-in-first-out, so that their bytes are still in this core's cache.
+//! magazine is exchanged with the depot, without a lock. A core gets the chunks back that it freed
+//! last: their bytes are still in its cache. Chunks that one core frees and another takes wait
+//! until many others were freed: to write them, the other core would have to take each line out of
+//! the first one's cache.
 //!
 //! Dropping a [`Packet`](crate::Packet) on any thread, with or without a cache, pushes it on the
 //! lock-free list `returned`, from which caches refill when the depot is empty.
@@ -22,7 +24,8 @@
 //! | file | |
 //! |---|---|
 //! | `mod` | [`Pool`], [`PoolConfig`] |
-//! | `cache`, `depot` | [`Cache`]: two magazines; the stacks of magazines |
+//! | `cache`, `depot` | [`Cache`]: two magazines; all other magazines |
+//! | `recent` | the magazines that a core has filled last |
 //! | `return_list` | `returned`, and chunks freed together |
 //! | `shared` | what a pool's handles share; its end |
 //!
@@ -32,6 +35,7 @@
 
 mod cache;
 mod depot;
+mod recent;
 mod return_list;
 mod shared;
 

@@ -135,7 +135,7 @@ impl PoolShared {
                         *slot = self.meta(i);
                     }
                     m.len = fill;
-                    self.depot.put_full(mag);
+                    self.depot.add_full(mag);
                 }
                 None => {
                     for i in start..end {

@@ -1,3 +1,5 @@
+use super::depot::{Depot, Mag};
+use super::recent::RECENT;
 use super::*;
 use crate::{Batch, Packet};
 use proptest::prelude::*;
@@ -55,19 +57,89 @@ fn magazines_of_one_chunk_go_to_another_cache_one_at_a_time() {
 }
 
 #[test]
-fn chunks_that_one_cache_frees_are_the_next_that_another_allocates() {
-    let pool = pool(4096);
-    let (mut from, mut to) = (pool.cache(Direction::Tx).unwrap(), pool.cache(Direction::Tx).unwrap());
-    let mut used = std::collections::HashSet::new();
-    for turn in 0..100 {
-        let mut batch: Batch = Batch::new();
-        assert_eq!(from.alloc_bulk(&mut batch, MAGAZINE), MAGAZINE);
-        if turn >= 50 {
-            used.extend(batch.iter().map(|packet| packet.as_meta() as *const _));
+fn chunks_that_one_cache_frees_are_the_next_that_another_on_its_core_allocates() {
+    let turns = || {
+        towpath_sys::affinity::pin(towpath_sys::affinity::allowed_cores()[0]).unwrap();
+        let pool = pool(4096);
+        let (mut from, mut to) = (pool.cache(Direction::Tx).unwrap(), pool.cache(Direction::Tx).unwrap());
+        let mut used = std::collections::HashSet::new();
+        for turn in 0..100 {
+            let mut batch: Batch = Batch::new();
+            assert_eq!(from.alloc_bulk(&mut batch, MAGAZINE), MAGAZINE);
+            if turn >= 50 {
+                used.extend(batch.iter().map(|packet| packet.as_meta() as *const _ as usize));
+            }
+            to.free_bulk(&mut batch);
         }
-        to.free_bulk(&mut batch);
+        assert!(used.len() <= 2 * MAGAZINE, "{} chunks take turns, too many for a core's cache", used.len());
+    };
+    std::thread::spawn(turns).join().unwrap();
+}
+
+/// The magazines of a depot, each with one chunk that is its number.
+fn depot(magazines: usize) -> (Depot, Vec<Mag>) {
+    let depot = Depot::new(magazines as u32, 1);
+    let mags = (1..=magazines).map(|number| {
+        let mut mag = depot.take_empty().unwrap();
+        let magazine = depot.open(&mut mag);
+        (magazine.len, magazine.slots[0]) = (1, std::ptr::without_provenance_mut(number));
+        mag
+    });
+    let mags = mags.collect();
+    (depot, mags)
+}
+
+fn taken(depot: &Depot, here: usize) -> Option<usize> {
+    depot.take_full(here, 0).map(|mut mag| depot.open(&mut mag).slots[0].addr())
+}
+
+#[test]
+fn a_processor_gets_back_the_magazine_that_it_filled_last() {
+    let (depot, mags) = depot(100);
+    mags.into_iter().for_each(|mag| depot.put_full(3, mag));
+    assert_eq!([taken(&depot, 3), taken(&depot, 3), taken(&depot, 3)], [Some(100), Some(99), Some(98)]);
+}
+
+#[test]
+fn a_processor_gets_magazines_that_another_one_has_not_filled_lately() {
+    let (depot, mags) = depot(100);
+    for (number, mag) in (1..=100).zip(mags) {
+        depot.put_full(3, mag);
+        if number > 64 {
+            let taken = taken(&depot, 4).unwrap();
+            assert!(number - taken >= RECENT, "{taken} is taken when {number} has been filled");
+        }
     }
-    assert!(used.len() <= 2 * MAGAZINE, "{} chunks take turns, too many for a core's cache", used.len());
+    // If there is nothing else, the oldest.
+    let rest: Vec<usize> = std::iter::from_fn(|| taken(&depot, 4)).collect();
+    assert_eq!(rest[rest.len() - RECENT..], Vec::from_iter(101 - RECENT..=100));
+}
+
+proptest! {
+    #[test]
+    fn a_depot_has_each_magazine_that_was_put_and_not_taken_once(
+        count in 1..80usize,
+        steps in prop::collection::vec((any::<bool>(), 0..200usize), 1..400),
+    ) {
+        let (depot, mut held) = depot(count);
+        let mut inside = 0;
+        for (put, here) in steps {
+            if put && let Some(mag) = held.pop() {
+                depot.put_full(here, mag);
+                inside += 1;
+            } else if !put {
+                let mag = depot.take_full(here, 0);
+                prop_assert_eq!(mag.is_some(), inside > 0);
+                inside -= usize::from(mag.is_some());
+                held.extend(mag);
+            }
+            prop_assert_eq!(depot.chunks(), inside);
+        }
+        held.extend(std::iter::from_fn(|| depot.take_full(0, 0)));
+        let mut numbers: Vec<usize> = held.iter_mut().map(|mag| depot.open(mag).slots[0].addr()).collect();
+        numbers.sort_unstable();
+        prop_assert_eq!(numbers, Vec::from_iter(1..=count));
+    }
 }
 
 #[test]

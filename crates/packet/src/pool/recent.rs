@@ -1,0 +1,78 @@
+//! The magazines that a processor has filled last.
+//!
+//! ```text
+//!   put ──► ○ ○ ○ ○ … ○ ──► the depot's stack, for any processor
+//!          newest   oldest
+//!           │          └── other processors, if the stack has none
+//!           └── the processor itself
+//! ```
+//!
+//! The lines of freed chunks lie in the cache of the processor that freed them. That processor gets
+//! the newest magazine back. Another one would have to take each line from that cache before its
+//! first write, so it gets magazines after which many others were freed: their lines have left the
+//! cache by then.
+
+use super::depot::NONE;
+use crate::sync::{AtomicU32, Ordering};
+
+/// The processor of the calling thread.
+pub(super) fn here() -> usize {
+    // The models of loom have threads, and no processors.
+    if cfg!(loom) { 0 } else { towpath_sys::affinity::current_core() }
+}
+
+/// Magazines of a processor: with `next` they fill two lines. Of chunks with frames of 1500 bytes
+/// they are more than a second-level cache has room for.
+#[cfg(not(loom))]
+pub(super) const RECENT: usize = 31;
+#[cfg(loom)]
+pub(super) const RECENT: usize = 1;
+
+/// Indices of magazines. Each slot is exchanged as a whole, so a magazine is in one place whatever
+/// `next` is.
+#[repr(align(128))]
+pub(super) struct Recent {
+    /// The slot for the next magazine, behind the newest one. A hint: threads that share a
+    /// processor may overwrite it.
+    next: AtomicU32,
+    slots: [AtomicU32; RECENT],
+}
+
+impl Recent {
+    pub(super) fn new() -> Recent {
+        Recent { next: AtomicU32::new(0), slots: std::array::from_fn(|_| AtomicU32::new(NONE)) }
+    }
+
+    /// Puts a magazine in the place of the oldest one, and returns that.
+    pub(super) fn put(&self, index: u32) -> Option<u32> {
+        let at = self.next.load(Ordering::Relaxed) as usize % RECENT;
+        // Release: who takes the magazine sees its contents. Acquire: so does who gets the oldest.
+        let oldest = self.slots[at].swap(index, Ordering::AcqRel);
+        self.next.store((at as u32 + 1) % RECENT as u32, Ordering::Relaxed);
+        (oldest != NONE).then_some(oldest)
+    }
+
+    /// Takes the newest magazine: for the processor that filled it.
+    pub(super) fn take_newest(&self) -> Option<u32> {
+        let at = (self.next.load(Ordering::Relaxed) as usize + RECENT - 1) % RECENT;
+        let newest = self.take(at)?;
+        self.next.store(at as u32, Ordering::Relaxed);
+        Some(newest)
+    }
+
+    /// Takes the oldest magazine: for other processors.
+    pub(super) fn take_oldest(&self) -> Option<u32> {
+        let next = self.next.load(Ordering::Relaxed) as usize % RECENT;
+        (next..RECENT).chain(0..next).find_map(|at| self.take(at))
+    }
+
+    fn take(&self, at: usize) -> Option<u32> {
+        let slot = &self.slots[at];
+        if slot.load(Ordering::Relaxed) == NONE {
+            return None;
+        }
+        // Acquire: pairs with the release of `put`.
+        let index = slot.swap(NONE, Ordering::Acquire);
+        (index != NONE).then_some(index)
+    }
+}
