@@ -5,6 +5,7 @@
 //!     floor send|stale ours|floor SIZE 64 PACKETS
 //!     floor dissect ours|floor TAGS 64 PACKETS
 //!     floor lane ours|floor LANES 64 PACKETS
+//!     floor handover ours|floor 1 64 PACKETS
 //!     floor page-to-memory|page-to-e1000e ours|floor 64 64 PACKETS
 //!
 //! | job | |
@@ -16,16 +17,18 @@
 //! | `send`, `stale` | frames of so many bytes go from the generator to the e1000e driver |
 //! | `dissect` | headers of a TCP/IPv4 frame with so many tags, 0 or 1, are found |
 //! | `lane` | packets of 8 flows go to lanes, and out of their rings |
+//! | `handover` | TCP packets of the MTU are written on one core, verified and merged on another |
 //! | `page-to-…` | a page of an application is sent and completed |
 //!
 //! Both sides of a job have the same packets and leave the same: the program prints how many, and
 //! what else the job has as a result. `measured` is what is counted, and what is timed: the second
 //! line is the median of all bursts, in nanoseconds a packet. It has a reading of the clock in it,
-//! some 20 ns a burst.
+//! some 20 ns a burst. `handover` has two threads, and is only timed, as a whole.
 
 mod copied;
 mod dissect;
 mod floor;
+mod handover;
 mod lane;
 #[path = "../../peers/gro/engines/src/mix.rs"]
 #[allow(dead_code)]
@@ -161,6 +164,8 @@ fn main() {
         ("dissect", "floor") => measure_turns(dissect::Frames::<dissect::Floor<1>>::new(1), packets),
         ("lane", "ours") => measure_turns(lane::Passed::new(lane::Ours::new(flows), flows), packets),
         ("lane", "floor") => measure_turns(lane::Passed::new(lane::Floor::new(flows), flows), packets),
+        ("handover", "ours") => println!("{packets}\n{:.2}", handover::ours(packets)),
+        ("handover", "floor") => println!("{packets}\n{:.2}", handover::floor(packets)),
         ("page-to-memory", "ours") => measure_turns(page::Ours::to_memory(), packets),
         ("page-to-memory", "floor") => measure_turns(page::Floor::new(page::To::Memory), packets),
         ("page-to-e1000e", "ours") => measure_turns(page::Ours::to_e1000e(), packets),
