@@ -20,6 +20,8 @@ const CHECKSUM: usize = 50;
 const ADDRESSES: usize = ETHERNET + 12;
 /// Fragments that still fit: an aggregate of 45 packets is the largest.
 const FITS: usize = 44;
+/// Packets that are prefetched ahead.
+const AHEAD: usize = 8;
 /// Adds 1 to the identification and subtracts 1 from the checksum.
 const STEP: u64 = (1 << 48) - 1;
 
@@ -72,14 +74,15 @@ pub fn same(a: &[u8; HEADER], b: &[u8; HEADER]) -> bool {
         && a[CHECKSUM + 2..] == b[CHECKSUM + 2..]
 }
 
-/// Merges. `VERIFY`: checksums are not trusted, and the payload is summed.
-pub struct Merge<const VERIFY: bool> {
+/// Merges. `VERIFY`: checksums are not trusted, and the payload is summed. `FAR`: the headers are in
+/// no cache.
+pub struct Merge<const VERIFY: bool, const FAR: bool = false> {
     flows: Box<[Flow; SLOTS]>,
     open: Vec<u16>,
     avx2: Avx2,
 }
 
-impl<const VERIFY: bool> Merge<VERIFY> {
+impl<const VERIFY: bool, const FAR: bool> Merge<VERIFY, FAR> {
     pub fn new() -> Self {
         let flows: Vec<Flow> = (0..SLOTS).map(|_| Flow { held: None, predicted: [0; HEADER], constant: 0 }).collect();
         let avx2 = Avx2::new().expect("a processor with AVX2");
@@ -117,25 +120,33 @@ impl<const VERIFY: bool> Merge<VERIFY> {
     }
 }
 
-impl<const VERIFY: bool> Side for Merge<VERIFY> {
+impl<const VERIFY: bool, const FAR: bool, const N: usize> Side<N> for Merge<VERIFY, FAR> {
     #[inline]
-    fn push(&mut self, burst: &mut Batch, out: &mut Vec<Packet>) {
-        for packet in burst.drain_front(burst.len()) {
-            let Some(header) = packet.linear().first_chunk() else { continue };
-            let slot = slot(header);
-            let flow = &mut self.flows[slot];
-            if packet.len() == HEADER + PAYLOAD
-                && let Some(held) = &mut flow.held
-                && same(&flow.predicted, header)
-                && held.frags() < FITS
-                && Self::is_right(self.avx2, flow.constant, &packet, header)
-            {
-                predict(&mut flow.predicted, header);
-                if let Err(packet) = held.append_from(packet, HEADER) {
-                    out.push(packet);
+    fn push(&mut self, burst: &mut Batch<N>, out: &mut Vec<Packet>) {
+        if FAR {
+            burst.iter().take(AHEAD).for_each(Packet::prefetch_data);
+        }
+        while !burst.is_empty() {
+            if FAR {
+                burst.iter().skip(AHEAD).take(AHEAD).for_each(Packet::prefetch_data);
+            }
+            for packet in burst.drain_front(if FAR { AHEAD } else { N }) {
+                let Some(header) = packet.linear().first_chunk() else { continue };
+                let slot = slot(header);
+                let flow = &mut self.flows[slot];
+                if packet.len() == HEADER + PAYLOAD
+                    && let Some(held) = &mut flow.held
+                    && same(&flow.predicted, header)
+                    && held.frags() < FITS
+                    && Self::is_right(self.avx2, flow.constant, &packet, header)
+                {
+                    predict(&mut flow.predicted, header);
+                    if let Err(packet) = held.append_from(packet, HEADER) {
+                        out.push(packet);
+                    }
+                } else {
+                    self.open(slot, packet, out);
                 }
-            } else {
-                self.open(slot, packet, out);
             }
         }
         for slot in self.open.drain(..) {

@@ -7,13 +7,14 @@
 //! ring, and come back through a second one.
 
 use crate::{BURST, PAYLOAD, pool, sum::Avx2};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use towpath_engine::gro_stage::{GroMode, GroStageConfig};
 use towpath_engine::lane::{self, LaneConfig, LaneTable};
 use towpath_engine::route::{Route, RouteConfig};
-use towpath_packet::port::{Port, Start};
+use towpath_packet::port::{Port, RxQueue, Start};
 use towpath_packet::{Direction, Offloads, prefetch_line, spsc};
 use towpath_ports::{generator, null};
 use towpath_sys::affinity::{allowed_cores, pin};
@@ -23,6 +24,8 @@ const HEADERS: usize = 54;
 /// Buffers of the floor: what a lane's ring has room for, and a burst for each side. It takes them
 /// in turns, so that their lines have left the second-level cache when they are written again.
 const BUFFERS: usize = 1024 + 2 * BURST;
+/// Turns of the lane between two looks at the counter.
+const TURNS: usize = 64;
 /// Packets that the floor prefetches ahead, as GRO does.
 const AHEAD: usize = 8;
 
@@ -43,11 +46,19 @@ pub fn ours(packets: usize) -> f64 {
     let mut worker = Route::new(from, connected.steers.remove(0), cache(), RouteConfig::default());
     let mut gro = GroStageConfig::default();
     gro.mode = GroMode::On;
-    let mut lane = Route::new(connected.lanes.remove(0), to, cache(), RouteConfig::default()).with_gro(&gro);
+    let lane_rx = connected.lanes.remove(0);
+    let received = lane_rx.counters().clone();
+    let mut lane = Route::new(lane_rx, to, cache(), RouteConfig::default()).with_gro(&gro);
+    let merged = lane.counters().clone();
     let worker = move || {
         worker.turn(false);
     };
-    measure(worker, move || lane.turn(false), packets)
+    let turn = || {
+        lane.turn(false);
+    };
+    let took = measure(worker, turn, || received.snapshot().packets, packets);
+    assert!(merged.snapshot().merged > received.snapshot().packets / 2, "packets are not merged");
+    took
 }
 
 /// Nanoseconds of each of `packets` packets.
@@ -70,7 +81,8 @@ pub fn floor(packets: usize) -> f64 {
         slots.submit();
     };
     let mut burst = Vec::with_capacity(BURST);
-    let lane = move || {
+    let taken = Cell::new(0);
+    let lane = || {
         burst.extend(received.drain(BURST));
         let prefetch = |buffer: &Buffer| buffer.0[..frame.len()].chunks(64).for_each(|line| prefetch_line(&line[0]));
         burst.iter().take(AHEAD).for_each(|buffer| prefetch(buffer));
@@ -81,41 +93,49 @@ pub fn floor(packets: usize) -> f64 {
             let sum = burst[at].0[HEADERS..].first_chunk().map(|payload| avx2.sum(payload));
             assert_eq!(sum, expected, "a payload changed on its way");
         }
-        let n = burst.len();
-        let mut slots = done.reserve(n);
+        taken.set(taken.get() + burst.len() as u64);
+        let mut slots = done.reserve(burst.len());
         for buffer in burst.drain(..) {
             let _ = slots.push(buffer);
         }
         slots.submit();
-        n
     };
-    measure(worker, lane, packets)
+    measure(worker, lane, || taken.get(), packets)
 }
 
-/// Lets both sides run on two cores. `lane` returns how many packets it took.
-fn measure(mut worker: impl FnMut() + Send, mut lane: impl FnMut() -> usize, packets: usize) -> f64 {
+/// Ends the worker, also when the lane fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets both sides run on two cores, until the lane has received so many packets.
+fn measure(mut worker: impl FnMut() + Send, mut lane: impl FnMut(), received: impl Fn() -> u64, packets: usize) -> f64 {
     let cores = allowed_cores();
+    assert!(cores.len() > 1, "a lane on another core takes two cores");
     let stop = AtomicBool::new(false);
-    let mut take = |packets| {
-        let began = Instant::now();
-        let mut taken = 0;
-        while taken < packets {
-            taken += lane();
-        }
-        began.elapsed().as_nanos() as f64 / taken as f64
-    };
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let worker = scope.spawn(|| {
             pin(cores[0]).expect("a core");
             while !stop.load(Ordering::Relaxed) {
                 worker();
             }
         });
+        let _stop = Stop(&stop);
         pin(cores[cores.len() - 1]).expect("a core");
+        let mut take = |packets: usize| {
+            let (began, before) = (Instant::now(), received());
+            while received() - before < packets as u64 {
+                assert!(!worker.is_finished(), "the worker has failed");
+                (0..TURNS).for_each(|_| lane());
+            }
+            began.elapsed().as_nanos() as f64 / (received() - before) as f64
+        };
         // Each buffer has come around.
         take(8 * BUFFERS);
-        let took = take(packets);
-        stop.store(true, Ordering::Relaxed);
-        took
+        take(packets)
     })
 }

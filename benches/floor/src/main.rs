@@ -1,6 +1,6 @@
 //! The smallest programs that do the jobs of hot paths, beside those paths, for `run` to count.
 //!
-//!     floor gro|anew|verified|strangers ours|floor FLOWS BURST PACKETS
+//!     floor gro|anew|long|memory|verified|strangers ours|floor FLOWS BURST PACKETS
 //!     floor copied ours|floor FLOWS 64 PACKETS
 //!     floor send|stale ours|floor SIZE 64 PACKETS
 //!     floor dissect ours|floor TAGS 64 PACKETS
@@ -11,6 +11,8 @@
 //! | job | |
 //! |---|---|
 //! | `gro`, `anew` | flows that go on from burst to burst, and that each burst begins anew |
+//! | `long` | as `anew`, in bursts of up to 256 |
+//! | `memory` | as `anew`, with headers that are in no cache when they come |
 //! | `verified` | as `gro`, with checksums that are not trusted |
 //! | `copied` | the same with byte buffers, one of which gets the payloads of the others |
 //! | `strangers` | packets that merge with nothing, in the stage of a route |
@@ -30,6 +32,7 @@ mod dissect;
 mod floor;
 mod handover;
 mod lane;
+mod memory;
 #[path = "../../peers/gro/engines/src/mix.rs"]
 #[allow(dead_code)]
 mod mix;
@@ -43,6 +46,8 @@ use towpath_packet::{Batch, Cache, Checksum, Direction, Packet, Pool, PoolConfig
 
 /// Packets of a burst of a job in turns.
 const BURST: usize = 64;
+/// Packets of a long burst.
+const LONG: usize = 256;
 /// Payload bytes of each packet.
 const PAYLOAD: usize = 1448;
 /// Bursts after which the flows of `gro` begin again.
@@ -76,29 +81,44 @@ impl Times {
 }
 
 /// One side of a job.
-trait Side {
+trait Side<const N: usize = BURST> {
     /// Takes all packets of a burst. Those of a flow are merged, in the order they came, and all
     /// leave to `out`, or stay in the burst.
-    fn push(&mut self, burst: &mut Batch, out: &mut Vec<Packet>);
+    fn push(&mut self, burst: &mut Batch<N>, out: &mut Vec<Packet>);
 }
 
 #[inline(never)]
-fn measured(side: &mut impl Side, burst: &mut Batch, out: &mut Vec<Packet>) {
+fn measured<const N: usize>(side: &mut impl Side<N>, burst: &mut Batch<N>, out: &mut Vec<Packet>) {
     side.push(burst, out);
 }
 
+/// Where the bytes of packets are when they come.
+#[derive(Clone, Copy, PartialEq)]
+enum Origin {
+    Cache,
+    Memory,
+}
+
 /// `rounds`: bursts in which the flows go on, before they begin again.
-fn measure(mut side: impl Side, checksum: Checksum, rounds: usize, flows: usize, burst: usize, packets: usize) {
+fn measure<const N: usize>(
+    mut side: impl Side<N>,
+    (checksum, from): (Checksum, Origin),
+    rounds: usize,
+    [flows, burst, packets]: [usize; 3],
+) {
     let mut cache: Cache = pool().cache(Direction::Rx).expect("a cache");
     // As many bursts as give each flow a turn.
     let mix = mix::packets(flows, PAYLOAD, burst, rounds * flows.div_ceil(burst), rounds);
-    let (mut batch, mut out) = (Batch::new(), Vec::with_capacity(burst));
+    let (mut batch, mut out) = (Batch::<N>::new(), Vec::with_capacity(burst));
     let (mut left, mut times) = (0, Times::of(packets / burst));
     for bytes in mix.chunks(burst).cycle().take(packets / burst) {
         for bytes in bytes {
             let mut packet = Packet::copy_from(&mut cache, bytes).expect("the pool is large enough");
             packet.set_csum(checksum);
             batch.push(packet).expect("a burst fits");
+        }
+        if from == Origin::Memory {
+            batch.iter().for_each(|packet| memory::evict(packet.linear()));
         }
         times.taken(|| measured(&mut side, &mut batch, &mut out));
         left += out.len() + batch.len();
@@ -146,13 +166,16 @@ fn measure_turns(mut side: impl Turns, packets: usize) {
 
 fn main() {
     use Checksum::{Unknown, Verified};
+    use Origin::{Cache, Memory};
     let words: Vec<String> = std::env::args().skip(1).collect();
     let numbers: Vec<usize> = words.iter().skip(2).filter_map(|word| word.parse().ok()).collect();
     let names = (words.first().map_or("", |word| word), words.get(1).map_or("", |word| word));
     let &[flows, burst, packets] = numbers.as_slice() else { usage() };
-    if flows == 0 && names.0 != "dissect" || burst == 0 || burst > Batch::<64>::CAPACITY || packets < burst {
+    let most = if names.0 == "long" { LONG } else { BURST };
+    if flows == 0 && names.0 != "dissect" || burst == 0 || burst > most || packets < burst {
         usage();
     }
+    let mix = [flows, burst, packets];
     match names {
         ("send", "ours") => measure_turns(send::Ours::new(flows, "random"), packets),
         ("stale", "ours") => measure_turns(send::Ours::new(flows, "stale"), packets),
@@ -170,16 +193,20 @@ fn main() {
         ("page-to-memory", "floor") => measure_turns(page::Floor::new(page::To::Memory), packets),
         ("page-to-e1000e", "ours") => measure_turns(page::Ours::to_e1000e(), packets),
         ("page-to-e1000e", "floor") => measure_turns(page::Floor::new(page::To::E1000e), packets),
-        ("gro", "ours") => measure(ours::Engine::new(), Verified, ROUNDS, flows, burst, packets),
-        ("gro", "floor") => measure(floor::Merge::<false>::new(), Verified, ROUNDS, flows, burst, packets),
-        ("anew", "ours") => measure(ours::Engine::new(), Verified, 1, flows, burst, packets),
-        ("anew", "floor") => measure(floor::Merge::<false>::new(), Verified, 1, flows, burst, packets),
-        ("verified", "ours") => measure(ours::Engine::new(), Unknown, ROUNDS, flows, burst, packets),
-        ("verified", "floor") => measure(floor::Merge::<true>::new(), Unknown, ROUNDS, flows, burst, packets),
+        ("gro", "ours") => measure::<BURST>(ours::Engine::new(), (Verified, Cache), ROUNDS, mix),
+        ("gro", "floor") => measure::<BURST>(floor::Merge::<false, false>::new(), (Verified, Cache), ROUNDS, mix),
+        ("anew", "ours") => measure::<BURST>(ours::Engine::new(), (Verified, Cache), 1, mix),
+        ("anew", "floor") => measure::<BURST>(floor::Merge::<false, false>::new(), (Verified, Cache), 1, mix),
+        ("long", "ours") => measure::<LONG>(ours::Engine::new(), (Verified, Cache), 1, mix),
+        ("long", "floor") => measure::<LONG>(floor::Merge::<false, false>::new(), (Verified, Cache), 1, mix),
+        ("memory", "ours") => measure::<BURST>(ours::Engine::new(), (Verified, Memory), 1, mix),
+        ("memory", "floor") => measure::<BURST>(floor::Merge::<false, true>::new(), (Verified, Memory), 1, mix),
+        ("verified", "ours") => measure::<BURST>(ours::Engine::new(), (Unknown, Cache), ROUNDS, mix),
+        ("verified", "floor") => measure::<BURST>(floor::Merge::<true, false>::new(), (Unknown, Cache), ROUNDS, mix),
         ("copied", "ours") => measure_turns(copied::Bursts::new(copied::Ours::new(), flows), packets),
         ("copied", "floor") => measure_turns(copied::Bursts::new(copied::Floor::new(), flows), packets),
-        ("strangers", "ours") => measure(ours::Stage::new(), Verified, 1, flows, burst, packets),
-        ("strangers", "floor") => measure(floor::Look::new(), Verified, 1, flows, burst, packets),
+        ("strangers", "ours") => measure(ours::Stage::new(), (Verified, Cache), 1, mix),
+        ("strangers", "floor") => measure(floor::Look::new(), (Verified, Cache), 1, mix),
         _ => usage(),
     }
 }

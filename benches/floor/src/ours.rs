@@ -16,9 +16,9 @@ impl Engine {
     }
 }
 
-impl Side for Engine {
+impl<const N: usize> Side<N> for Engine {
     #[inline]
-    fn push(&mut self, burst: &mut Batch, out: &mut Vec<Packet>) {
+    fn push(&mut self, burst: &mut Batch<N>, out: &mut Vec<Packet>) {
         let packets = burst.drain_front(burst.len()).map(GroPacket);
         self.0.push_and_flush(packets, &mut (|packet: GroPacket| out.push(packet.0), drop));
     }

@@ -40,7 +40,8 @@
 //! * **Free + in use = capacity.** At any quiet moment a pool knows how many of its chunks are in
 //!   use, and its memory outlives the last of them.
 //! * **No lock, no allocation, no system call** on the path of a packet: a [`Cache`] works on its
-//!   own arrays and exchanges whole magazines with the pool by one compare-and-swap per 64 packets.
+//!   own arrays and exchanges whole magazines with the pool, a few atomic operations per 64 packets.
+//!   (Where the C library has no other way to learn the core, one call per 64 packets is `getcpu`.)
 //! * Metadata lies out of line: no device, guest or application can write to anything that decides
 //!   where a pointer goes.
 //!

@@ -1,7 +1,7 @@
 //! The per-core side of a pool: two magazines, no atomics until both are used up.
 
 use super::depot::Mag;
-use super::recent::here;
+use super::recent::current_core;
 use super::return_list::FreeRun;
 use super::shared::{Handle, PoolShared};
 use super::{Direction, Pool, PoolError};
@@ -286,7 +286,7 @@ impl Cache {
             return true;
         }
         let leave = shared.floor(self.direction);
-        if let Some(full) = shared.depot.take_full(here(), leave) {
+        if let Some(full) = shared.depot.take_full(current_core(), leave) {
             shared.depot.put_empty(replace(&mut self.loaded, full));
             return true;
         }
@@ -317,7 +317,7 @@ impl Cache {
                 break;
             }
             match shared.depot.take_empty() {
-                Some(empty) => shared.depot.put_full(here(), replace(&mut self.loaded, empty)),
+                Some(empty) => shared.depot.add_full(replace(&mut self.loaded, empty)),
                 None => break,
             }
         }
@@ -325,7 +325,7 @@ impl Cache {
             // SAFETY: still ours from the list; a depot without an empty magazine cannot take them.
             unsafe { PoolShared::free_chain(rest) };
         }
-        if let Some(full) = shared.depot.take_full(here(), leave) {
+        if let Some(full) = shared.depot.take_full(current_core(), leave) {
             // The partly filled one becomes the spare, which is empty.
             swap(&mut self.loaded, &mut self.spare);
             shared.depot.put_empty(replace(&mut self.loaded, full));
@@ -342,8 +342,8 @@ impl Cache {
     /// already.
     ///
     /// Most caches only free, or only allocate. Another cache on this core should get the chunks
-    /// that this one freed last, while their bytes are still in the core's cache. The spare stays as
-    /// a reserve.
+    /// that this one freed last, while their bytes are still in the core's cache. The spare stays
+    /// as a reserve.
     ///
     /// # Safety
     /// The caller owns `meta`, a chunk of this pool, and gives it up.
@@ -354,7 +354,7 @@ impl Cache {
         if shared.depot.open(&mut self.spare).len < shared.depot.fill() {
             swap(&mut self.loaded, &mut self.spare);
         } else if let Some(empty) = shared.depot.take_empty() {
-            shared.depot.put_full(here(), replace(&mut self.loaded, empty));
+            shared.depot.put_full(current_core(), replace(&mut self.loaded, empty));
         } else {
             // SAFETY: owned; cut off from any chain.
             unsafe {
@@ -394,7 +394,7 @@ impl Drop for Cache {
         for _ in 0..2 {
             swap(&mut self.loaded, &mut self.spare);
             if shared.depot.open(&mut self.loaded).len == shared.depot.fill() {
-                shared.depot.put_full(here(), replace(&mut self.loaded, Mag::GONE));
+                shared.depot.put_full(current_core(), replace(&mut self.loaded, Mag::GONE));
             } else {
                 self.empty_loaded();
                 shared.depot.put_empty(replace(&mut self.loaded, Mag::GONE));

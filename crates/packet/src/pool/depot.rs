@@ -1,4 +1,4 @@
-//! The depot: magazines of chunks, exchanged whole. Those that a processor has filled last are its
+//! The depot: magazines of chunks, exchanged whole. Those that a core has filled last are its
 //! [own](Recent) for a while; the others are on a lock-free stack, and empty ones on a second.
 //!
 //! A magazine is named by a [`Mag`], an owned token that alone gives access to the magazine's
@@ -17,11 +17,11 @@ use std::ptr::NonNull;
 /// No magazine.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Processors that are told apart.
+/// Cores that are told apart: a bit each in `holders`.
 #[cfg(not(loom))]
-const PROCESSORS: usize = 64;
+const CORES: usize = 64;
 #[cfg(loom)]
-const PROCESSORS: usize = 2;
+const CORES: usize = 2;
 
 /// The right to use one magazine of a depot: its address, so that opening it is one load.
 #[derive(Debug)]
@@ -41,8 +41,9 @@ impl Mag {
     /// The depot that the token came from is alive, and the token is not [`GONE`](Mag::GONE).
     #[inline]
     pub(crate) unsafe fn open(&mut self) -> &mut Magazine {
-        // SAFETY: tokens are made only by `pop`, one at a time for each magazine, and this borrows
-        // the token exclusively.
+        // SAFETY: a token is made only of an index that was just taken off a stack or out of a slot
+        // of `Recent`. An index is in one of them at most, so a magazine has one token at a time,
+        // and this borrows it exclusively.
         unsafe { self.0.as_mut() }
     }
 }
@@ -62,8 +63,10 @@ struct Stack(AtomicU64);
 struct Count(AtomicUsize);
 
 pub(crate) struct Depot {
-    /// Full magazines by the processor that filled them.
+    /// Full magazines by the core that filled them.
     recent: Box<[Recent]>,
+    /// The cores that have ever filled one.
+    holders: AtomicU64,
     /// Full magazines that are no longer recent.
     full: Stack,
     empty: Stack,
@@ -75,8 +78,8 @@ pub(crate) struct Depot {
     fill: usize,
 }
 
-// SAFETY: the magazines are reached only through a `Mag`, of which there is one each; stacks are
-// atomics. The chunk pointers inside are free chunks of the pool that owns the depot.
+// SAFETY: the magazines are reached only through a `Mag`, of which there is one each; stacks and
+// slots are atomics. The chunk pointers inside are free chunks of the pool that owns the depot.
 unsafe impl Send for Depot {}
 // SAFETY: as for Send.
 unsafe impl Sync for Depot {}
@@ -84,11 +87,12 @@ unsafe impl Sync for Depot {}
 impl Depot {
     /// A depot of `count` empty magazines that hold `fill` chunks each.
     pub(crate) fn new(count: u32, fill: usize) -> Depot {
-        let processors = if count > 0 { PROCESSORS } else { 0 };
+        let cores = if count > 0 { CORES } else { 0 };
         let link = |i: u32| AtomicU32::new(if i + 1 < count { i + 1 } else { NONE });
         let magazine = |_| UnsafeCell::new(Magazine { len: 0, slots: [std::ptr::null_mut(); MAGAZINE] });
         Depot {
-            recent: (0..processors).map(|_| Recent::new()).collect(),
+            recent: (0..cores).map(|_| Recent::new()).collect(),
+            holders: AtomicU64::new(0),
             full: Stack(AtomicU64::new(u64::from(NONE))),
             empty: Stack(AtomicU64::new(if count > 0 { 0 } else { u64::from(NONE) })),
             full_count: Count(AtomicUsize::new(0)),
@@ -120,38 +124,44 @@ impl Depot {
     }
 
     /// Takes a full magazine if at least `leave` chunks in full magazines remain: the newest of
-    /// processor `here`, or one that is in no processor's cache any more, or else any.
-    pub(crate) fn take_full(&self, here: usize, leave: usize) -> Option<Mag> {
+    /// `core`, else one that is no core's own any more, else the oldest of another core.
+    pub(crate) fn take_full(&self, core: usize, leave: usize) -> Option<Mag> {
         if leave > 0 && self.chunks() < leave + self.fill {
             return None;
         }
-        let own = self.recent.get(here % PROCESSORS).and_then(Recent::take_newest);
-        let index = own.or_else(|| self.full.pop(&self.links)).or_else(|| self.steal())?;
+        let own = self.recent.get(core % CORES).and_then(Recent::take_newest);
+        let index = own.or_else(|| self.full.pop(&self.links)).or_else(|| self.steal(core))?;
         self.full_count.0.fetch_sub(1, Ordering::Relaxed);
         Some(self.mag(index))
     }
 
-    /// Takes the oldest magazine of a processor. One that moves meanwhile may be missed.
-    #[cold]
-    fn steal(&self) -> Option<u32> {
+    /// Takes the oldest magazine of a core, of those behind `core` first. One that moves meanwhile
+    /// may be missed.
+    #[inline(never)]
+    fn steal(&self, core: usize) -> Option<u32> {
         if self.chunks() == 0 {
             return None;
         }
-        self.recent.iter().find_map(Recent::take_oldest)
+        let holders = self.holders.load(Ordering::Relaxed);
+        let others = (1..=CORES).map(|step| (core + step) % CORES).filter(|at| holders & 1 << at != 0);
+        others.filter_map(|at| self.recent.get(at)).find_map(Recent::take_oldest)
     }
 
-    /// Returns a full magazine, from processor `here`.
-    pub(crate) fn put_full(&self, here: usize, mag: Mag) {
+    /// Returns a full magazine that `core` has filled.
+    pub(crate) fn put_full(&self, core: usize, mag: Mag) {
         // Counted before it can be taken, so that the count never wraps below zero.
         self.full_count.0.fetch_add(1, Ordering::Relaxed);
-        let index = self.index(mag);
-        let oldest = self.recent.get(here % PROCESSORS).map_or(Some(index), |recent| recent.put(index));
+        let (index, core) = (self.index(mag), core % CORES);
+        let oldest = self.recent.get(core).map_or(Some(index), |recent| recent.put(index));
+        if self.holders.load(Ordering::Relaxed) & 1 << core == 0 {
+            self.holders.fetch_or(1 << core, Ordering::Relaxed);
+        }
         if let Some(oldest) = oldest {
             self.full.push(&self.links, oldest);
         }
     }
 
-    /// Adds a full magazine whose chunks are in no cache.
+    /// Adds a full magazine whose chunks no core is known to have in its cache.
     pub(crate) fn add_full(&self, mag: Mag) {
         self.full_count.0.fetch_add(1, Ordering::Relaxed);
         self.full.push(&self.links, self.index(mag));
@@ -209,47 +219,54 @@ impl Stack {
 #[cfg(loom)]
 mod tests {
     use super::*;
+    use loom::cell::UnsafeCell as Watched;
     use loom::sync::Arc;
 
-    #[test]
-    fn two_threads_never_hold_the_same_magazine() {
-        crate::sync::model(|| {
-            let depot = Arc::new(Depot::new(2, 1));
-            for i in 1..=2usize {
+    /// `count` magazines of one chunk each; two threads on `cores` take and put `turns` times.
+    fn take_and_put(count: usize, cores: [usize; 2], turns: usize) {
+        crate::sync::model(move || {
+            let depot = Depot::new(count as u32, 1);
+            for number in 1..=count {
                 let mut mag = depot.take_empty().unwrap();
                 let m = depot.open(&mut mag);
-                m.slots[0] = std::ptr::without_provenance_mut(i * 64);
+                m.slots[0] = std::ptr::without_provenance_mut(number * 64);
                 m.len = 1;
-                depot.put_full(i - 1, mag);
+                depot.put_full(cores[number % 2], mag);
             }
-            let turn = |depot: Arc<Depot>, here: usize| {
-                let mut seen = Vec::new();
-                for _ in 0..2 {
-                    if let Some(mut mag) = depot.take_full(here, 0) {
-                        let m = depot.open(&mut mag);
-                        // Takes the chunk out while it holds the magazine: a second holder would
-                        // find none.
-                        assert_eq!(m.len, 1, "another thread had this magazine at the same time");
-                        m.len = 0;
-                        let chunk = m.slots[0];
-                        seen.push(chunk.addr());
-                        m.slots[0] = chunk;
-                        m.len = 1;
-                        depot.put_full(here, mag);
+            // What is written while a magazine is held: loom sees accesses that nothing orders.
+            let written: Vec<Watched<usize>> = (0..count).map(|_| Watched::new(0)).collect();
+            let shared = Arc::new((depot, written));
+            let turn = move |(depot, written): &(Depot, Vec<Watched<usize>>), core: usize| {
+                for _ in 0..turns {
+                    if let Some(mut mag) = depot.take_full(core, 0) {
+                        let number = depot.open(&mut mag).slots[0].addr() / 64;
+                        // SAFETY: the magazine is held, and loom tells if another thread holds it.
+                        written[number - 1].with_mut(|times| unsafe { *times += 1 });
+                        depot.put_full(core, mag);
                     }
                 }
-                seen
             };
-            let other = depot.clone();
-            let t = loom::thread::spawn(move || turn(other, 1));
-            turn(depot.clone(), 0);
-            t.join().unwrap();
+            let other = shared.clone();
+            let thread = loom::thread::spawn(move || turn(&other, cores[1]));
+            turn(&shared, cores[0]);
+            thread.join().unwrap();
+            let depot = &shared.0;
             let mut all = Vec::new();
             while let Some(mut mag) = depot.take_full(0, 0) {
-                all.push(depot.open(&mut mag).slots[0].addr());
+                all.push(depot.open(&mut mag).slots[0].addr() / 64);
             }
             all.sort_unstable();
-            assert_eq!(all, [64, 128], "a magazine was lost or doubled");
+            assert_eq!(all, Vec::from_iter(1..=count), "a magazine was lost or doubled");
         });
+    }
+
+    #[test]
+    fn two_threads_on_two_cores_never_hold_the_same_magazine() {
+        take_and_put(2, [0, 1], 2);
+    }
+
+    #[test]
+    fn two_threads_on_one_core_never_hold_the_same_magazine() {
+        take_and_put(3, [0, 0], 2);
     }
 }

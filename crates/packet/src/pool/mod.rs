@@ -14,9 +14,9 @@
 //! ([`PoolConfig::magazine`](field@PoolConfig::magazine)).
 //! Allocation and freeing move pointers out of and into them. When both are empty (or full), one
 //! magazine is exchanged with the depot, without a lock. A core gets the chunks back that it freed
-//! last: their bytes are still in its cache. Chunks that one core frees and another takes wait
-//! until many others were freed: to write them, the other core would have to take each line out of
-//! the first one's cache.
+//! last: their bytes are still in its cache. Another core gets chunks after which many others were
+//! freed: to write those that were freed last, it would have to take each line out of the first
+//! core's cache.
 //!
 //! Dropping a [`Packet`](crate::Packet) on any thread, with or without a cache, pushes it on the
 //! lock-free list `returned`, from which caches refill when the depot is empty.

@@ -89,19 +89,19 @@ fn depot(magazines: usize) -> (Depot, Vec<Mag>) {
     (depot, mags)
 }
 
-fn taken(depot: &Depot, here: usize) -> Option<usize> {
-    depot.take_full(here, 0).map(|mut mag| depot.open(&mut mag).slots[0].addr())
+fn taken(depot: &Depot, core: usize) -> Option<usize> {
+    depot.take_full(core, 0).map(|mut mag| depot.open(&mut mag).slots[0].addr())
 }
 
 #[test]
-fn a_processor_gets_back_the_magazine_that_it_filled_last() {
+fn a_core_gets_back_the_magazine_that_it_filled_last() {
     let (depot, mags) = depot(100);
     mags.into_iter().for_each(|mag| depot.put_full(3, mag));
     assert_eq!([taken(&depot, 3), taken(&depot, 3), taken(&depot, 3)], [Some(100), Some(99), Some(98)]);
 }
 
 #[test]
-fn a_processor_gets_magazines_that_another_one_has_not_filled_lately() {
+fn a_core_gets_magazines_that_another_one_has_not_filled_lately() {
     let (depot, mags) = depot(100);
     for (number, mag) in (1..=100).zip(mags) {
         depot.put_full(3, mag);
@@ -123,12 +123,12 @@ proptest! {
     ) {
         let (depot, mut held) = depot(count);
         let mut inside = 0;
-        for (put, here) in steps {
+        for (put, core) in steps {
             if put && let Some(mag) = held.pop() {
-                depot.put_full(here, mag);
+                depot.put_full(core, mag);
                 inside += 1;
             } else if !put {
-                let mag = depot.take_full(here, 0);
+                let mag = depot.take_full(core, 0);
                 prop_assert_eq!(mag.is_some(), inside > 0);
                 inside -= usize::from(mag.is_some());
                 held.extend(mag);
