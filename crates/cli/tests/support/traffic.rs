@@ -101,7 +101,8 @@ fn path(file: &File) -> String {
 #[track_caller]
 pub(crate) fn copy(hosts: &Hosts, address: &str, sample: &Sample) {
     let family = if address.contains(':') { 6 } else { 4 };
-    let mut listener = hosts.two.command("socat", &format!("-u -b 1048576 -T 120 TCP{family}-LISTEN:5001,reuseaddr STDOUT"));
+    let mut listener =
+        hosts.two.command("socat", &format!("-u -b 1048576 -T 120 TCP{family}-LISTEN:5001,reuseaddr STDOUT"));
     let mut listener = Background::start(listener.stdout(Stdio::piped()));
     let mut sum = Command::new("sha256sum");
     sum.stdin(listener.0.stdout.take().expect("a pipe")).stdout(Stdio::piped());
