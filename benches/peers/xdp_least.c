@@ -42,14 +42,13 @@ static void post(const uint64_t *addresses, uint32_t n) {
     if (n) xsk_ring_prod__submit(&fill, n);
 }
 
-// Takes completions; returns how many.
-static uint32_t collect(void) {
+// Takes completions.
+static void collect(void) {
     uint64_t addresses[BURST];
     uint32_t at, n = xsk_ring_cons__peek(&comp, BURST, &at);
     for (uint32_t i = 0; i < n; i++) addresses[i] = *xsk_ring_cons__comp_addr(&comp, at + i);
     if (n) xsk_ring_cons__release(&comp, n);
     post(addresses, n);
-    return n;
 }
 
 int main(int argc, char **argv) {

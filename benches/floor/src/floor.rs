@@ -74,9 +74,9 @@ pub fn same(a: &[u8; HEADER], b: &[u8; HEADER]) -> bool {
         && a[CHECKSUM + 2..] == b[CHECKSUM + 2..]
 }
 
-/// Merges. `VERIFY`: checksums are not trusted, and the payload is summed. `FAR`: the headers are in
-/// no cache.
-pub struct Merge<const VERIFY: bool, const FAR: bool = false> {
+/// Merges. `VERIFY`: checksums are not trusted, and the payload is summed. `FAR`: the headers are
+/// in no cache.
+pub struct Merge<const VERIFY: bool, const FAR: bool> {
     flows: Box<[Flow; SLOTS]>,
     open: Vec<u16>,
     avx2: Avx2,

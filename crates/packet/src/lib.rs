@@ -19,7 +19,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `buf`, `packet`, `batch` | [`Buf`], [`Chunk`], [`Packet`], [`Batch`] |
-//! | `pool`, `region` | [`Pool`], [`Cache`]; [`Region`]: the memory; [`RegionHandle`]: its addresses |
+//! | `pool`, `region` | [`Pool`], [`Cache`]; [`Region`]: memory; [`RegionHandle`]: its addresses |
 //! | `extbuf`, `indirect` | [`ExtBufPool`], [`IndirectPool`]: chunks without memory of their own |
 //! | `owned` | [`Packet::from_owner`]: a packet of bytes that the process already has |
 //! | `in_flight` | [`InFlight`]: a packet that a device owns has an address, but no bytes |
@@ -27,7 +27,7 @@
 //! | `offload` | [`Checksum`], [`Gso`], [`Offloads`], [`Vlan`]: offloads that a packet requests |
 //! | [`vnet`] | the virtio-net header of a packet |
 //! | [`spsc`] | single-producer single-consumer ring between threads |
-//! | [`record_ring`] | ring of records of any length between two threads, which counts and never waits |
+//! | [`record_ring`] | ring of records of any length between two threads; it never waits |
 //! | [`xsk_ring`] | rings shared with an untrusted side: the kernel (AF_XDP), applications |
 //! | [`notify`] | [`Notifier`]: sleep and wake between threads |
 //! | `take_cell` | [`TakeCell`]: a value that threads use in turn without waiting |
@@ -40,8 +40,8 @@
 //! * **Free + in use = capacity.** At any quiet moment a pool knows how many of its chunks are in
 //!   use, and its memory outlives the last of them.
 //! * **No lock, no allocation, no system call** on the path of a packet: a [`Cache`] works on its
-//!   own arrays and exchanges whole magazines with the pool, a few atomic operations per 64 packets.
-//!   (Where the C library has no other way to learn the core, one call per 64 packets is `getcpu`.)
+//!   own arrays and exchanges whole magazines with the pool, a few atomic operations per 64
+//!   packets. (Where the C library has no other way to learn the core, it calls `getcpu` then.)
 //! * Metadata lies out of line: no device, guest or application can write to anything that decides
 //!   where a pointer goes.
 //!

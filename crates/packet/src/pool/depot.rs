@@ -3,9 +3,9 @@
 //!
 //! A magazine is named by a [`Mag`], an owned token that alone gives access to the magazine's
 //! slots. Putting a magazine into the depot gives its token up, taking one returns it; the exchange
-//! in between is the release and the acquire. The stacks link magazines by index
-//! in an array of atomics. Their heads carry a 32-bit tag that grows with every pop, so that a head
-//! that was popped and pushed back in the meantime (ABA) is noticed.
+//! in between is the release and the acquire. The stacks link magazines by index in an array of
+//! atomics. Their heads carry a 32-bit tag that grows with every pop, so that a head that was popped
+//! and pushed back in the meantime (ABA) is noticed.
 
 use super::MAGAZINE;
 use super::recent::Recent;
@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 /// No magazine.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Cores that are told apart: a bit each in `holders`.
+/// Cores that are distinguished: a bit each in `holders`.
 #[cfg(not(loom))]
 const CORES: usize = 64;
 #[cfg(loom)]
@@ -240,7 +240,7 @@ mod tests {
                 for _ in 0..turns {
                     if let Some(mut mag) = depot.take_full(core, 0) {
                         let number = depot.open(&mut mag).slots[0].addr() / 64;
-                        // SAFETY: the magazine is held, and loom tells if another thread holds it.
+                        // SAFETY: the magazine is held, and loom reports another thread's access.
                         written[number - 1].with_mut(|times| unsafe { *times += 1 });
                         depot.put_full(core, mag);
                     }

@@ -1,4 +1,4 @@
-//! Tests that need private access: stalled queues on a veth pair, and what a sleeping one waits for.
+//! Tests that need private access: stalled queues of a veth pair, what a sleeping one waits for.
 
 use towpath_testing as support;
 
