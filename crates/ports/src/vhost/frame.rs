@@ -9,8 +9,9 @@
 //!
 //! The header is read once. What it asks for is checked against bytes that were copied.
 //!
-//! Chains are taken a few ahead, and the first lines of their frames prefetched: the guest wrote
-//! them on another core.
+//! Chains are taken in groups, and the first lines of their frames prefetched: the guest wrote them
+//! on another core. While the frames of one group are copied, those of the next one are on their
+//! way.
 
 use super::pages::Pages;
 use super::ring::Ring;
@@ -40,8 +41,8 @@ const MAX_PAGES: usize = 64;
 /// Chains of a burst, of which some may be no frames: a guest that sends none of use must not take
 /// the time of others.
 const MAX_CHAINS: usize = 2 * Batch::<64>::CAPACITY;
-/// Chains that are taken ahead.
-const AHEAD: usize = 8;
+/// Chains of a group.
+const GROUP: usize = 8;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -74,6 +75,48 @@ pub(super) struct Burst<'a> {
     acked: Offloads,
 }
 
+/// Chains of one buffer that were taken, whose frames are on their way to this core.
+struct Group<'a> {
+    singles: [Single<RegionPlace>; GROUP],
+    views: [Option<UntrustedBytes<'a>>; GROUP],
+    len: usize,
+}
+
+impl<'a> Group<'a> {
+    fn new() -> Group<'a> {
+        let vacant = Single::vacant(RegionPlace { region: 0, offset: 0 });
+        Group { singles: [vacant; GROUP], views: [None; GROUP], len: 0 }
+    }
+
+    /// Takes up to `room` chains in place of those before.
+    #[inline]
+    fn take(&mut self, memory: &'a Regions, device: &mut Device, room: usize) {
+        let most = room.min(GROUP);
+        self.len = if most > 0 { device.take_singles(memory, false, &mut self.singles[..most]) } else { 0 };
+        for (single, view) in self.singles[..self.len].iter().zip(&mut self.views) {
+            *view = memory.bytes(single.piece);
+            view.iter().for_each(prefetch);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.len == GROUP
+    }
+
+    fn singles(&self) -> &[Single<RegionPlace>] {
+        self.singles.get(..self.len).unwrap_or_default()
+    }
+
+    /// Makes the last `n` chains available again.
+    #[cold]
+    fn untake(&mut self, n: usize, device: &mut Device) {
+        for single in self.singles().iter().rev().take(n) {
+            let _ = device.untake(single.token());
+        }
+        self.len = self.len.saturating_sub(n);
+    }
+}
+
 /// The chain of a frame.
 struct InChain<'a> {
     memory: &'a Regions,
@@ -102,20 +145,30 @@ impl<'a> Burst<'a> {
     pub(super) fn take(&mut self, ring: &mut Ring, out: &mut Batch) -> Result<End, RingError> {
         let Ring { device, setup, chain, pages, .. } = ring;
         let memory = &setup.memory;
-        let mut singles = [Single::vacant(RegionPlace { region: 0, offset: 0 }); AHEAD];
+        let (mut first, mut second) = (Group::new(), Group::new());
+        let (mut group, mut next) = (&mut first, &mut second);
         let mut chains = 0;
-        while out.room() > 0 && chains < MAX_CHAINS {
-            let most = out.room().min(AHEAD);
-            let n = device.take_singles(memory, false, &mut singles[..most]);
-            if n > 0 {
-                let taken = self.take_all(memory, pages, &singles[..n], device, out);
-                if taken < n {
-                    return Ok(End::NoHead);
-                }
+        loop {
+            // A group that is not full has met the end, or a chain of another shape.
+            let more = (group.len == 0 || group.is_full()) && chains < MAX_CHAINS;
+            next.take(memory, device, if more { out.room() - group.len } else { 0 });
+            chains += next.len;
+            // There is a head for each frame of the group.
+            let surplus = group.len + next.len - self.heads_for(group.len + next.len);
+            if surplus > 0 {
+                next.untake(surplus, device);
             }
-            chains += n;
-            if n == most {
+            self.copy_all(memory, pages, group, device, out);
+            std::mem::swap(&mut group, &mut next);
+            if surplus > 0 {
+                self.copy_all(memory, pages, group, device, out);
+                return Ok(End::NoHead);
+            }
+            if group.len > 0 {
                 continue;
+            }
+            if out.room() == 0 || chains >= MAX_CHAINS {
+                return Ok(End::Done);
             }
             // There is none, or one of another shape.
             let Some(token) = device.take(memory, chain)? else { return Ok(End::Done) };
@@ -126,34 +179,22 @@ impl<'a> Burst<'a> {
             }
             self.frame(memory, pages, chain.readable(), device, token, out);
         }
-        Ok(End::Done)
     }
 
-    /// Takes the frames of chains of one buffer; returns of how many. The others, for which there
-    /// is no empty packet, are available again.
+    /// Makes packets of the frames of a group, for each of which there is an empty one.
     #[inline]
-    fn take_all(
+    fn copy_all(
         &mut self,
         memory: &Regions,
         pages: &mut Pages,
-        singles: &[Single<RegionPlace>],
+        group: &Group<'_>,
         device: &mut Device,
         out: &mut Batch,
-    ) -> usize {
-        let mut views = [None; AHEAD];
-        for (single, view) in singles.iter().zip(&mut views) {
-            *view = memory.bytes(single.piece);
-            view.iter().for_each(prefetch);
-        }
-        let heads = self.heads_for(singles.len());
-        let (singles, surplus) = singles.split_at(heads);
-        // The last one first.
-        for single in surplus.iter().rev() {
-            let _ = device.untake(single.token());
-        }
+    ) {
+        let singles = group.singles();
         let (mut first, mut at) = (0, 0);
         while let Some(single) = singles.get(at) {
-            if let Some(packet) = views.get(at).and_then(|view| self.copy_short((*view)?)) {
+            if let Some(packet) = group.views.get(at).and_then(|view| self.copy_short((*view)?)) {
                 self.push(packet, out);
             } else {
                 device.add_used_all(singles[first..at].iter().map(|short| (short.token(), 0)));
@@ -163,7 +204,6 @@ impl<'a> Burst<'a> {
             at += 1;
         }
         device.add_used_all(singles[first..].iter().map(|short| (short.token(), 0)));
-        heads
     }
 
     /// Allocates empty packets for `n` frames; returns for how many there are some.
