@@ -134,12 +134,13 @@ impl<D: Dma> RxRing<D> {
         usize::from(self.driver.in_flight()) < self.size / 4
     }
 
-    /// Adds buffers, once an eighth of the ring is free, and makes them available. Returns how
-    /// many, and whether the device needs a kick.
+    /// Adds buffers, once a quarter of the ring is free or 64, and makes them available. Returns how
+    /// many, and whether the device needs a kick. In smaller steps the two sides would take the
+    /// lines of the ring from each other more often.
     #[inline]
     fn refill(&mut self) -> (usize, bool) {
         let free = self.size - usize::from(self.driver.in_flight()).min(self.size);
-        if free < (self.size / 8).min(32) {
+        if free < (self.size / 4).min(64) {
             return (0, false);
         }
         if let Some(chains) = self.rules.chains {
