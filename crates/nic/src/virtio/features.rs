@@ -16,7 +16,7 @@ const GUEST_USO: u64 = GUEST_USO4 | GUEST_USO6;
 const GUEST_GSO: u64 = GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO;
 
 /// Bytes of the longest super-packet, without its header (§5.1.6.3.1).
-const SUPER_PACKET: usize = 65550;
+pub(super) const SUPER_PACKET: usize = 65550;
 
 /// The features to negotiate of those that are offered. `accept` are the offloads that received
 /// packets may need.

@@ -149,7 +149,7 @@ impl<'a> Burst<'a> {
         let (mut group, mut next) = (&mut first, &mut second);
         let mut chains = 0;
         loop {
-            // A group that is not full has met the end, or a chain of another shape.
+            // A group that is not full has met the end, a chain of another shape, or the last room.
             let more = (group.len == 0 || group.is_full()) && chains < MAX_CHAINS;
             next.take(memory, device, if more { out.room() - group.len } else { 0 });
             chains += next.len;
@@ -170,7 +170,7 @@ impl<'a> Burst<'a> {
             if out.room() == 0 || chains >= MAX_CHAINS {
                 return Ok(End::Done);
             }
-            // There is none, or one of another shape.
+            // There is none, or one of another shape, or one for which there is room only now.
             let Some(token) = device.take(memory, chain)? else { return Ok(End::Done) };
             chains += 1;
             if self.heads_for(1) == 0 {

@@ -27,6 +27,7 @@ pub(super) use chains::RxChains;
 pub use queue::VirtioRx;
 
 use super::control::{Control, Fault};
+use super::features::SUPER_PACKET;
 use crate::common::copybreak::{RxCounts, RxSlot, free_all, unmap_all};
 use crate::common::end::EndedRing;
 use crate::common::ring::Slots;
@@ -52,6 +53,28 @@ pub(super) struct RxRules {
     pub(super) max_frame: usize,
 }
 
+impl RxRules {
+    /// Chains of the longest packet, if a buffer has so much room.
+    fn buffers_of_longest(&self, room: usize) -> usize {
+        if !self.mergeable || self.chains.is_some() {
+            return 1;
+        }
+        let kinds = [Offloads::TSO4, Offloads::TSO6, Offloads::USO];
+        let is_super = kinds.into_iter().any(|kind| self.offloads.has(kind));
+        (self.header + if is_super { SUPER_PACKET } else { self.max_frame }).div_ceil(room.max(1))
+    }
+}
+
+/// How many of `size` chains are missing before others are posted: a quarter, at most 64. In
+/// smaller steps the two sides take the lines of the ring from each other more often. Never so many
+/// that the device has fewer than the `longest` packet takes: it would wait for more, and the
+/// driver for a packet.
+const fn refill_step(size: usize, longest: usize) -> usize {
+    let (quarter, spare) = (size / 4, size.saturating_sub(longest) + 1);
+    let most = if quarter < 64 { quarter } else { 64 };
+    if most < spare { most } else { spare }
+}
+
 /// The parts of a ring.
 pub(super) struct RxParts<D: Dma> {
     pub(super) driver: Driver,
@@ -73,6 +96,8 @@ pub(super) struct RxRing<D: Dma> {
     slots: Slots<RxSlot>,
     /// Chains that are posted, at most.
     size: usize,
+    /// Chains of which so many are missing are posted.
+    step: usize,
     /// Buffers that were copied out and are mapped, to be posted again.
     spares: Vec<RxSlot>,
     rules: RxRules,
@@ -102,6 +127,8 @@ impl<D: Dma> RxRing<D> {
         for cache in std::iter::once(&mut cache).chain(&mut copy_cache) {
             cache.set_headroom(cache.headroom().saturating_sub(rules.header));
         }
+        let posted = rules.chains.map_or(size.into(), |chains| chains.posted);
+        let step = refill_step(posted, rules.buffers_of_longest(cache.chunk() - cache.headroom()));
         let of = copy_cache.as_ref().unwrap_or(&cache);
         let copy_room = of.chunk() - of.headroom();
         let buffers = rules.chains.map_or(1, |chains| chains.buffers);
@@ -113,7 +140,8 @@ impl<D: Dma> RxRing<D> {
             copy_cache,
             copy_room,
             slots: Slots::new(u32::from(size) * buffers as u32),
-            size: rules.chains.map_or(size.into(), |chains| chains.posted),
+            size: posted,
+            step,
             spares: Vec::with_capacity(spares),
             rules,
             queue: queue as u8,
@@ -134,13 +162,12 @@ impl<D: Dma> RxRing<D> {
         usize::from(self.driver.in_flight()) < self.size / 4
     }
 
-    /// Adds buffers, once a quarter of the ring is free or 64, and makes them available. Returns how
-    /// many, and whether the device needs a kick. In smaller steps the two sides would take the
-    /// lines of the ring from each other more often.
+    /// Adds buffers, once a [step](refill_step) is missing, and makes them available. Returns how
+    /// many, and whether the device needs a kick.
     #[inline]
     fn refill(&mut self) -> (usize, bool) {
         let free = self.size - usize::from(self.driver.in_flight()).min(self.size);
-        if free < (self.size / 4).min(64) {
+        if free < self.step {
             return (0, false);
         }
         if let Some(chains) = self.rules.chains {
@@ -261,5 +288,30 @@ impl<D: Dma> EndedRing for RxRing<D> {
     fn abandon(mut self) {
         self.leak_all();
         std::mem::forget((self.mapper, self.driver));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_missing_the_device_has_the_buffers_of_the_longest_packet() {
+        for size in 1..1024 {
+            for longest in 1..=size {
+                let step = refill_step(size, longest);
+                assert!(step <= size / 4 && step <= 64, "{size}, {longest}: {step}");
+                assert!(size - step.saturating_sub(1) >= longest, "{size}, {longest}: {step}");
+            }
+        }
+        assert_eq!((refill_step(256, 34), refill_step(64, 34), refill_step(32, 27)), (64, 16, 6));
+        assert_eq!(refill_step(16, 34), 1, "a ring that is too short for it");
+        let chunk_of_2k = 1984;
+        let rules =
+            |mergeable, offloads, max_frame| RxRules { mergeable, chains: None, offloads, header: 12, max_frame };
+        let of_longest = |rules: RxRules| rules.buffers_of_longest(chunk_of_2k);
+        assert_eq!(of_longest(rules(true, Offloads::CSUM.with(Offloads::TSO4), 1518)), 34);
+        assert_eq!(of_longest(rules(true, Offloads::CSUM, 9018)), 5);
+        assert_eq!(of_longest(rules(false, Offloads::CSUM, 1518)), 1);
     }
 }

@@ -255,6 +255,32 @@ fn frames_for_which_there_is_no_head_come_later_in_order_and_an_idle_queue_holds
     }
 }
 
+#[test]
+fn chains_taken_ahead_for_which_there_is_no_head_are_available_again() {
+    for (format, features) in kinds() {
+        for heads in [1, 7, 8, 9, 12, 15, 16, 17, 23, 24] {
+            let mut guest = Guest::new(Way::FromGuest, format, features);
+            let (mut rx, mut cache) = (guest.rx(), guest.pool.cache(Direction::Rx).unwrap());
+            for number in 0..25 {
+                guest.send(&with_header(&[number; 60]), 1);
+            }
+            guest.publish();
+            let mut hoard: Vec<_> = std::iter::from_fn(|| cache.alloc()).collect();
+            hoard.drain(..heads).for_each(|packet| cache.free(packet));
+            drop(cache);
+            let (mut first, mut rest) = (Batch::new(), Batch::new());
+            let name = format!("{format:?} {features:#x}, {heads} heads");
+            assert_eq!((rx.rx(&mut first), rx.rx(&mut rest)), (heads, 0), "{name}");
+            assert_eq!(rx.counters().snapshot().drops().count(), 0, "{name}");
+            drop(hoard);
+            assert_eq!(rx.rx(&mut rest), 25 - heads, "{name}");
+            let numbers = first.iter().chain(rest.iter()).map(|packet| packet.linear()[0]);
+            assert!(numbers.eq(0..25), "{name}");
+            assert_eq!(guest.used().len(), 25, "{name}");
+        }
+    }
+}
+
 /// Words at random, of which many mean something: flags, small numbers, addresses of buffers.
 fn scribble(guest: &mut Guest, from: usize, len: usize) {
     let memory = guest.memory.memory(0).unwrap().clone();
