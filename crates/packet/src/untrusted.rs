@@ -11,8 +11,8 @@
 //!   [`UntrustedMem::get`] reads so, a few bytes of a length that is known to the compiler.
 //! * Rings in it are accessed as [atomic words](crate::xsk_ring::Mapped).
 //! * Bytes of any length are copied by the C library's `memmove`, called through a pointer that the
-//!   compiler cannot see through. It is code of which the compiler knows nothing, as inline
-//!   assembly, and does what a loop over relaxed atomic bytes would do, only faster.
+//!   compiler cannot see through. It is code that the compiler cannot see, as inline assembly,
+//!   and does what a loop over relaxed atomic bytes would do, only faster.
 //!
 //! So a race has wrong bytes as its only effect, and the bytes are not trusted anyway. The crate
 //! `vm-memory` does the same with volatile words for short lengths, and with a plain copy for long

@@ -73,7 +73,8 @@ pub struct Enforced {
 }
 
 impl Enforced {
-    /// The parts that are not in force, with the reason and how to fix it. Empty with [`Level::Off`].
+    /// The parts that are not in force, with the reason and how to fix it. Empty with
+    /// [`Level::Off`].
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }

@@ -8,7 +8,7 @@ use super::{check, check_len};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// `NLM_F_ECHO`: without it the answer about a queueing discipline goes only to those who listen
+/// `NLM_F_ECHO`: without it the answer about a queueing discipline goes only to sockets that listen
 /// for changes of all of them (`RTNLGRP_TC`).
 const FLAGS: libc::c_int = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_ECHO;
 

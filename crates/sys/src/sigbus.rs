@@ -52,7 +52,7 @@ impl Range {
     fn set(&self, base: usize, len: usize) {
         let version = self.version.load(Relaxed);
         self.version.store(version.wrapping_add(1), Relaxed);
-        // The odd number comes first for those who see a new field.
+        // The odd number comes first for a handler that sees a new field.
         fence(Release);
         self.base.store(base, Relaxed);
         self.len.store(len, Relaxed);

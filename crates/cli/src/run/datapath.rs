@@ -172,8 +172,8 @@ impl Datapath {
         std::mem::take(&mut self.ended)
     }
 
-    /// Stops units together: none waits for another to drain, and packets of one that another has
-    /// go home.
+    /// Stops units together: none waits for another to drain, and packets of one that another holds
+    /// are freed.
     fn end_all<'a>(&mut self, names: impl Iterator<Item = &'a str> + Clone) {
         let all: Vec<_> = names.clone().filter_map(|name| self.units.get(name)).collect();
         all.iter().for_each(|active| active.running.stop_signal().stop());
@@ -228,7 +228,7 @@ impl Datapath {
         let (early, late): (Vec<_>, Vec<_>) =
             file.units.iter().filter(|(name, _)| is_new(name)).partition(|(_, unit)| !takes_freed(unit));
         let early = prepare_all(early.into_iter(), &opener, self.level)?;
-        // First: what waits in an in-memory pair goes home to the unit at its other end.
+        // First: what waits in an in-memory pair returns to the unit at its other end.
         for (name, change) in &changes {
             if let Change::Live(live) = change {
                 self.detach(name, live, done);

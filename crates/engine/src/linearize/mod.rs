@@ -7,7 +7,7 @@
 //!   Whole                     one copy, with exactly the headroom and tailroom of the egress
 //! ```
 //!
-//! An ingress that knows the layout of the egress
+//! An ingress that was given the layout of the egress
 //! ([`RxQueue::set_tx_layout`](towpath_packet::port::RxQueue::set_tx_layout)) delivers packets that
 //! conform. Other packets are rewritten here. A packet that conforms is moved, not touched. Every
 //! copy is counted ([`Counters::copied`]).

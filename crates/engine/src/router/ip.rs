@@ -202,8 +202,8 @@ pub(super) fn fill_checksum(header: &mut [u8]) {
     }
 }
 
-/// Decreases the time to live and corrects the checksum (RFC 1624). The caller knows that it is
-/// above 1.
+/// Decreases the time to live and corrects the checksum (RFC 1624). The caller has checked that
+/// it is above 1.
 #[inline]
 pub(super) fn decrease4(packet: &mut [u8]) {
     let Ok((mut header, _)) = ipv4::Header::split_mut(packet) else { return };
@@ -291,7 +291,7 @@ fn check_hop_by_hop(extension: &[u8], dst: Ipv6Addr) -> Result<bool, Refusal> {
     Ok(alert)
 }
 
-/// Decreases the hop limit. The caller knows that it is above 1.
+/// Decreases the hop limit. The caller has checked that it is above 1.
 #[inline]
 pub(super) fn decrease6(packet: &mut [u8]) {
     if let Ok((mut header, _)) = ipv6::Header::split_mut(packet) {

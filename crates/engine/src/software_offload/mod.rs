@@ -45,7 +45,7 @@ pub fn needs_software(packet: &Packet, can: Offloads) -> bool {
     packet.wants_offload() && !can.has(required_offloads(packet))
 }
 
-/// Whether one of `packets` does. Most want none: they are looked at four at a time.
+/// Whether one of `packets` does. Most need none: they are looked at four at a time.
 #[inline]
 pub(crate) fn any_needs_software(packets: &[Packet], can: Offloads) -> bool {
     let any = |packets: &[Packet]| packets.iter().any(|packet| needs_software(packet, can));

@@ -416,7 +416,7 @@ impl Switch {
             let now = self.now();
             let mac = &mut self.ports[port];
             if !mac.mac.loops_back() && mac.wire.receive(&mut bytes) {
-                // A MAC that is not enabled hears nothing.
+                // A MAC that is not enabled receives nothing.
                 if mac.passes(now) {
                     mac.arriving = Some(bytes);
                 } else {

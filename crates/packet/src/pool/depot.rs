@@ -4,8 +4,8 @@
 //! A magazine is named by a [`Mag`], an owned token that alone gives access to the magazine's
 //! slots. Putting a magazine into the depot gives its token up, taking one returns it; the exchange
 //! in between is the release and the acquire. The stacks link magazines by index in an array of
-//! atomics. Their heads carry a 32-bit tag that grows with every pop, so that a head that was popped
-//! and pushed back in the meantime (ABA) is noticed.
+//! atomics. Their heads carry a 32-bit tag that grows with every pop, so that a head that was
+//! popped and pushed back in the meantime (ABA) is noticed.
 
 use super::MAGAZINE;
 use super::recent::Recent;

@@ -27,6 +27,13 @@
 //! A probability is written `0.01` or `1%`. Packets are moved, not copied, except a duplicate.
 //! Every lost packet is counted: as dropped by `fault`, or by `stopped` if it is held at the end.
 //! So a route through a fault port balances like any other.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `config` | the faults and their rates, from the URI |
+//! | `injector` | decisions: a seeded sequence for each queue, per packet and per call |
+//! | `rx`, `tx` | the queues with faults |
+//! | `shaper` | delay, jitter and rate |
 
 mod config;
 mod injector;

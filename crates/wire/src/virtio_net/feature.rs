@@ -40,7 +40,7 @@ pub const MQ: u64 = 1 << 22;
 pub const CTRL_MAC_ADDR: u64 = 1 << 23;
 /// A chain may be in a table of its own (`VIRTIO_F_INDIRECT_DESC`).
 pub const INDIRECT_DESC: u64 = 1 << 28;
-/// Each side says which entry it wants to be notified of.
+/// Each side names the entry of which it requests a notification.
 pub const EVENT_IDX: u64 = 1 << 29;
 /// Modern: little-endian, headers of 12 bytes (`VIRTIO_F_VERSION_1`).
 pub const VERSION_1: u64 = 1 << 32;

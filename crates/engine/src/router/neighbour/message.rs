@@ -1,7 +1,7 @@
 //! ARP and neighbour discovery: what messages say, and the messages of a router.
 //!
-//! A message is judged before it is believed: lengths, checksum, hop limit 255, and that addresses
-//! are of one station (RFC 826, RFC 4861 sections 7.1.1 and 7.1.2).
+//! A message is checked before it is used: lengths, checksum, hop limit 255, and that addresses are
+//! of one station (RFC 826, RFC 4861 sections 7.1.1 and 7.1.2).
 
 use super::super::icmp::{fill_checksum6, is_valid6};
 use super::{Key, Question};

@@ -16,6 +16,12 @@
 //!
 //! A user is the user of the process that connected, as the kernel says (`SO_PEERCRED`).
 //!
+//! | file | contents |
+//! |---|---|
+//! | `account` | what each user's applications have, and all together |
+//! | `claims` | the packets that a user's applications may ask for |
+//! | `ended` | rings of sessions that have ended, until their pages are freed |
+//!
 //! **Defaults.** A user may have half of what all may have, so that one user can't take all of
 //! anything. Where the socket's permissions admit its owner alone (`mode=600`), this user may have
 //! all. Together all applications may have a quarter of the memory that this process may use as

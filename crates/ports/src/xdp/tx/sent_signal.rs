@@ -6,8 +6,8 @@
 //!
 //! A set that waits for them costs a wake-up for each frame, also while its owner is busy: a tenth
 //! of all that a frame of 64 bytes costs. So the socket is put into the set when its queue may
-//! sleep, and taken out at the second burst after that: a queue that sleeps between its bursts keeps
-//! it there.
+//! sleep, and taken out at the second burst after that: a queue that sleeps between its bursts
+//! keeps it there.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
