@@ -147,8 +147,8 @@ pub(crate) struct Walk {
     pub(crate) salt: u64,
 }
 
-/// The innermost transport header, as far as the caller has found it. Other tunnels over UDP are found
-/// by port.
+/// The innermost transport header, as far as the caller has found it. Other tunnels over UDP are
+/// found by port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hint {
     /// Tunnels over UDP are not entered.
@@ -160,8 +160,8 @@ pub(crate) struct Hint {
 }
 
 /// The layout of the most common packets that may be coalesced, in a few instructions: TCP or UDP
-/// over IP without options, no VLAN tags, no tunnel. The caller has checked that the link header and
-/// the IP version agree.
+/// over IP without options, no VLAN tags, no tunnel. The caller has checked that the link header
+/// and the IP version agree.
 #[inline]
 pub(crate) fn plain(b: &[u8], link: LinkKind) -> Option<Layout> {
     let l3 = match link {

@@ -48,8 +48,8 @@ impl Recent {
     /// Puts a magazine in the place of the oldest one, and returns that if there was one.
     pub(super) fn put(&self, index: u32) -> Option<u32> {
         let at = self.next.load(Ordering::Relaxed) as usize % RECENT;
-        // Release: the core that takes the magazine sees its contents. Acquire: so does the one that
-        // gets the oldest.
+        // Release: the core that takes the magazine sees its contents. Acquire: so does this one,
+        // which gets the oldest.
         let oldest = self.slots[at].swap(index, Ordering::AcqRel);
         self.next.store((at as u32 + 1) % RECENT as u32, Ordering::Relaxed);
         (oldest != NONE).then_some(oldest)

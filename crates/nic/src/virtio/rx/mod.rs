@@ -69,10 +69,8 @@ impl RxRules {
 /// smaller steps the two sides take the lines of the ring from each other more often. Never so many
 /// that the device has fewer than the `longest` packet takes: it would wait for more, and the
 /// driver for a packet.
-const fn refill_step(size: usize, longest: usize) -> usize {
-    let (quarter, spare) = (size / 4, size.saturating_sub(longest) + 1);
-    let most = if quarter < 64 { quarter } else { 64 };
-    if most < spare { most } else { spare }
+fn refill_step(size: usize, longest: usize) -> usize {
+    (size / 4).min(64).min(size.saturating_sub(longest) + 1)
 }
 
 /// The parts of a ring.
