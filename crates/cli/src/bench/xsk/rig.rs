@@ -46,12 +46,18 @@ pub(super) struct Round {
     /// Of the core of a reader with a thread of its own: the mean. For a back end, the round's time
     /// for each packet that it has counted.
     pub(super) reader: Option<f64>,
+    /// Whether the reader's count is the rate. A median of bursts says nothing then: it may be
+    /// above the mean of the whole round.
+    pub(super) counted: bool,
 }
 
 impl Round {
-    /// Of the core that limits the rate.
-    pub(super) fn slower(&self) -> f64 {
-        self.datapath.max(self.reader.unwrap_or(0.0))
+    /// What sets the rate: the round as the reader has counted it, or the slower core.
+    pub(super) fn limit(&self) -> f64 {
+        match self.reader {
+            Some(reader) if self.counted => reader,
+            reader => self.datapath.max(reader.unwrap_or(0.0)),
+        }
     }
 }
 
@@ -139,7 +145,7 @@ impl Rig {
         let reader = before.zip(self.reader_work()).filter(|(_, after)| after.ns > 0);
         let reader = reader
             .map(|(before, after)| (after.ns - before.ns) as f64 / (after.packets - before.packets).max(1) as f64);
-        Ok(Round { datapath, reader })
+        Ok(Round { datapath, reader, counted: false })
     }
 
     /// A round that is counted by the back end: packets are sent as fast as it takes them.
@@ -153,7 +159,8 @@ impl Rig {
         let took = begun.elapsed();
         let packets = self.is_counted()? - before;
         self.run(false)?;
-        Ok(Round { datapath: median(samples), reader: Some(took.as_nanos() as f64 / packets.max(1) as f64) })
+        let reader = Some(took.as_nanos() as f64 / packets.max(1) as f64);
+        Ok(Round { datapath: median(samples), reader, counted: true })
     }
 
     /// Pauses the application, and sends all that it has sent.
@@ -282,7 +289,7 @@ impl Rig {
             ns: round.datapath,
             reader_ns: round.reader,
             read_bytes: self.reader_work().map(|work| work.bytes as f64 / work.packets.max(1) as f64),
-            pps: 1e9 / round.slower(),
+            pps: 1e9 / round.limit(),
             copies: event("copies")?,
             copied_bytes: event("copied-bytes")?,
         })
