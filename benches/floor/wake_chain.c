@@ -1,11 +1,14 @@
 // The minimum that takes a message from one process to another through a third, all of them asleep: a stamp in shared memory, an
 // eventfd for each that waits, nothing else. Two wake-ups, one after the other; with `direct` the sender wakes the receiver itself,
-// which is one. What `towpath bench latency` takes longer, asleep, is its own.
+// which is one; with `futex` each waits for a word of the memory instead, which no `poll` can wait for together with a descriptor.
+// What `towpath bench latency` takes longer, asleep, is its own.
 //
-//   usage: wake_chain chain|direct MESSAGES PAUSE-µs, prints the median and the 99th percentile in µs, and the wake-ups a message
+//   usage: wake_chain chain|direct|futex MESSAGES PAUSE-µs, prints the median and the 99th percentile in µs, and the wake-ups a message
 //
 // Sender and forwarder are on the first processor that the process may use, the receiver on the second, as there.
 #define _GNU_SOURCE
+#include <limits.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -18,6 +21,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,7 +29,14 @@
 // The state that all share. A place holds one message: the sender rests until the receiver has it.
 struct shared {
     _Atomic uint64_t to_forwarder, to_receiver, seen;
+    _Atomic uint32_t words[2];
     uint64_t ns[];
+};
+
+// What a process waits for: an eventfd, or a word of the shared memory.
+struct event {
+    int fd;
+    _Atomic uint32_t *word;
 };
 
 static int fail(const char *what) {
@@ -54,15 +65,25 @@ static void pin(int nth) {
     if (sched_setaffinity(0, sizeof one, &one)) fail("sched_setaffinity");
 }
 
-static void notify(int event) {
+static void notify(struct event event) {
     uint64_t one = 1;
-    if (write(event, &one, sizeof one) != sizeof one) fail("write");
+    if (event.word) {
+        atomic_store(event.word, 1);
+        if (syscall(SYS_futex, event.word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0) < 0) fail("futex");
+    } else if (write(event.fd, &one, sizeof one) != sizeof one) {
+        fail("write");
+    }
 }
 
-static void wait_for(int event) {
-    struct pollfd wait = {.fd = event, .events = POLLIN};
+static void wait_for(struct event event) {
+    struct pollfd wait = {.fd = event.fd, .events = POLLIN};
     uint64_t count;
-    if (poll(&wait, 1, -1) != 1 || read(event, &count, sizeof count) != sizeof count) fail("poll");
+    if (event.word) {
+        // A wake-up may be spurious, and the word set before the call, which fails then.
+        while (!atomic_exchange(event.word, 0)) syscall(SYS_futex, event.word, FUTEX_WAIT, 0, NULL, NULL, 0);
+    } else if (poll(&wait, 1, -1) != 1 || read(event.fd, &count, sizeof count) != sizeof count) {
+        fail("poll");
+    }
 }
 
 static int in_order(const void *a, const void *b) {
@@ -82,15 +103,17 @@ static int begins(int processor) {
 
 int main(int argc, char **argv) {
     long messages = argc == 4 ? atol(argv[2]) : 0, pause = argc == 4 ? atol(argv[3]) : 0;
-    int direct = argc == 4 && !strcmp(argv[1], "direct");
-    if (messages < 1 || pause < 1 || pause > 999999 || (!direct && strcmp(argv[1], "chain"))) {
-        fprintf(stderr, "usage: wake_chain chain|direct MESSAGES PAUSE-µs\n");
+    int direct = argc == 4 && !strcmp(argv[1], "direct"), futex = argc == 4 && !strcmp(argv[1], "futex");
+    if (messages < 1 || pause < 1 || pause > 999999 || (!direct && !futex && strcmp(argv[1], "chain"))) {
+        fprintf(stderr, "usage: wake_chain chain|direct|futex MESSAGES PAUSE-µs\n");
         return 2;
     }
     size_t size = sizeof(struct shared) + (size_t)messages * sizeof(uint64_t);
     struct shared *shared = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    int first = eventfd(0, 0), second = eventfd(0, 0);
-    if (shared == MAP_FAILED || first < 0 || second < 0) fail("mmap, eventfd");
+    if (shared == MAP_FAILED) fail("mmap");
+    struct event first = {eventfd(0, 0), futex ? &shared->words[0] : NULL};
+    struct event second = {eventfd(0, 0), futex ? &shared->words[1] : NULL};
+    if (first.fd < 0 || second.fd < 0) fail("eventfd");
     memset(shared->ns, 0, (size_t)messages * sizeof(uint64_t)); // No page fault is measured.
     if (!direct && begins(0)) {
         for (long n = 0; n < messages; n++) {
