@@ -72,13 +72,14 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
             break;
         }
         let now = Instant::now();
-        let left = args.duration.map_or(Duration::MAX, |d| d.saturating_sub(now - started));
-        if left.is_zero() {
-            break;
-        }
+        // A line that is due is printed at the end as well: this thread may not have run until then.
         if now >= next {
             output = is_read(live.update(&running.meter().read(), running.port_controls()));
             next += args.interval;
+        }
+        let left = args.duration.map_or(Duration::MAX, |d| d.saturating_sub(now - started));
+        if left.is_zero() {
+            break;
         }
         std::thread::sleep(POLL_INTERVAL.min(left));
     }

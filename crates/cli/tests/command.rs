@@ -22,7 +22,7 @@ fn fwd_alone_tries_built_in_ports_and_ends_by_itself_with_the_balance() {
 
 #[test]
 fn every_line_of_json_parses_and_the_last_is_an_exact_summary() {
-    let args = ["fwd", "gen:flows=4,size=imix", "null:", "--oneway", "--gro", "off", "--duration", "400ms"];
+    let args = ["fwd", "gen:flows=4,size=imix", "null:", "--oneway", "--gro", "off", "--duration", "1s"];
     let finished = run(&[&args[..], &["--interval", "100ms", "--json"]].concat()).code(0);
     let lines = json_lines(&finished);
     let live = lines.iter().filter(|line| matches!(line, Line::Live(_))).count();
@@ -150,7 +150,7 @@ fn coalesced_packets_are_accounted_for() {
 
 #[test]
 fn a_generator_that_falls_behind_its_rate_says_what_was_asked_reached_and_given_up() {
-    let args = ["gen", "null:", "--rate", "10G", "--size", "9000", "--duration", "300ms"];
+    let args = ["gen", "null:", "--rate", "10G", "--size", "9000", "--duration", "2s"];
     let finished = run(&[&args[..], &["--json", "--interval", "50ms"]].concat()).code(0);
     let summary = finished.summary();
     let [rate] = &summary.rates[..] else { panic!("{summary:#?}") };

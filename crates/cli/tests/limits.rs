@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use support::control_group::Group;
+use support::files::copy_program;
 use support::{Need, Towpath, needs, skip};
 use towpath::packet::xsk_ring::{Consumer, Desc, Mapped, Producer};
 use towpath::packet::{Backing, Region, UntrustedMem};
@@ -36,8 +37,7 @@ impl Stage {
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let actor = directory.path().join("actor");
-        std::fs::copy(std::env::current_exe().unwrap(), &actor).unwrap();
-        std::fs::set_permissions(&actor, std::fs::Permissions::from_mode(0o755)).unwrap();
+        copy_program(std::env::current_exe().unwrap(), actor);
         Stage(directory)
     }
 

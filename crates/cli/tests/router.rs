@@ -86,7 +86,7 @@ fn a_mirrored_kernel_has_the_addresses_and_answers_for_them() {
     }
     hosts.use_gateways();
     hosts.reach_each_other();
-    assert!(answers(&hosts.one, "192.0.2.1"), "the kernel of the namespace answers");
+    until("the kernel of the namespace answers", || answers(&hosts.one, "192.0.2.1"));
     towpath.stop().code(0).summary().is_balanced();
 }
 

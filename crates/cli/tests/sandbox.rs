@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::datapath::{command, run};
+use support::files::copy_program;
 use support::{Namespace, Need, Towpath, needs, until};
 
 const TRIAL: [&str; 5] = ["gen", "null:", "--count", "1000", "--json"];
@@ -83,7 +84,7 @@ fn an_ordinary_user_gets_all_parts_too() {
     let copy = tempfile::tempdir().unwrap();
     std::fs::set_permissions(copy.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let program = copy.path().join("towpath");
-    std::fs::copy(env!("CARGO_BIN_EXE_towpath"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_towpath"), &program);
     let output = Command::new(program)
         .args(TRIAL)
         .env_remove("TOWPATH_SANDBOX")

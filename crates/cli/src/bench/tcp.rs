@@ -29,7 +29,7 @@ impl Namespace {
             let (mut stream, _) = listener.accept()?;
             let mut buffer = vec![0; 1 << 17];
             let (start, mut bytes) = (Instant::now(), 0);
-            while start.elapsed() < time {
+            while bytes == 0 || start.elapsed() < time {
                 match stream.read(&mut buffer)? {
                     0 => break,
                     n => bytes += n as u64,
@@ -81,7 +81,7 @@ impl Namespace {
             }
             let mut run = |time| -> io::Result<u64> {
                 let (start, mut done) = (Instant::now(), 0);
-                while start.elapsed() < time {
+                while done == 0 || start.elapsed() < time {
                     done += loops.answer()?;
                 }
                 Ok(done)

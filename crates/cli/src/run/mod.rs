@@ -192,9 +192,6 @@ impl Main {
         while !stop.load(Ordering::Relaxed) && matches!(output, Ok(true)) {
             let now = Instant::now();
             let left = self.args.duration.map_or(Duration::MAX, |limit| limit.saturating_sub(now - started));
-            if left.is_zero() {
-                break;
-            }
             let has_ended = self.datapath.reap();
             let mut is_changed = has_ended;
             if hang_up.swap(false, Ordering::Relaxed) {
@@ -229,6 +226,10 @@ impl Main {
             {
                 output = is_read(live.update(&reading, &self.datapath.controls()));
                 next += self.args.interval;
+            }
+            // A line that is due is printed at the end as well.
+            if left.is_zero() {
+                break;
             }
             self.watchdog.step(now);
             client = self.requests.recv_timeout(POLL_INTERVAL.min(left)).ok();

@@ -1,12 +1,12 @@
 //! Verdicts, applied to pings.
 
 use crate::support::datapath::run;
-use crate::support::{Hosts, Namespace, Summary, Towpath};
+use crate::support::{Hosts, Namespace, Summary, Towpath, until};
 use crate::{require, two_lanes};
 
-/// Host 1 sends three pings, answered or not, and no other packet is let through; returns the
-/// summary.
-fn pings(args: &[&str], answered: bool) -> Summary {
+/// Host 1 sends three pings, answered or not, and no other packet is let through. Waits until the
+/// requests were received and `left` packets have left by each end; returns the summary.
+fn pings(args: &[&str], answered: bool, left: [u64; 2]) -> Summary {
     let hosts = Hosts::new();
     // Packets behind the rules are counted, so there must be no others: no neighbour discovery, no
     // router solicitation.
@@ -16,7 +16,7 @@ fn pings(args: &[&str], answered: bool) -> Summary {
     }
     let port = |host: u8, ns: &str| format!("tap:e0?netns={ns},addr=10.0.0.{host}/24,queues=2");
     let (a, b) = (port(1, hosts.one.name()), port(2, hosts.two.name()));
-    let towpath = Towpath::start(&[&["fwd", &a, &b], args].concat());
+    let mut towpath = Towpath::start(&[&["fwd", &a, &b], args].concat());
     let mac = |ns: &Namespace| ns.run("cat", "/sys/class/net/e0/address").trim().to_owned();
     let (one, two) = (mac(&hosts.one), mac(&hosts.two));
     hosts.one.ip(&format!("neigh replace 10.0.0.2 lladdr {two} dev e0 nud permanent"));
@@ -25,14 +25,15 @@ fn pings(args: &[&str], answered: bool) -> Summary {
     let mut ping = hosts.one.command("ping", &format!("-q -c 3 -i 0.02 -W {wait} 10.0.0.2"));
     let output = crate::support::run(&mut ping);
     assert_eq!(output.status.success(), answered, "{args:?}: {output:?}");
+    // ping does not wait long for the last one, and what is in a tap when the command ends is not received.
+    until("all packets have passed", || {
+        let ports = towpath.look().ports;
+        ports[0].rx.packets >= 3 && [ports[0].tx.packets, ports[1].tx.packets] == left
+    });
     let summary = towpath.stop().code(0).summary();
     summary.is_balanced();
+    assert_eq!([summary.ports[0].tx.packets, summary.ports[1].tx.packets], left, "{args:?}: {summary:#?}");
     summary
-}
-
-/// Packets that left by each end.
-fn left(summary: &Summary) -> [u64; 2] {
-    [summary.ports[0].tx.packets, summary.ports[1].tx.packets]
 }
 
 /// With the rules at rx without lanes, at rx in front of lanes, and in the lanes.
@@ -48,8 +49,7 @@ fn everywhere(rules: &[&str], check: impl Fn(&[&str])) {
 fn only_packets_that_a_rule_passes_get_through() {
     require!("only_packets_that_a_rule_passes_get_through", "ping");
     everywhere(&["pass icmp", "default drop"], |args| {
-        let summary = pings(args, true);
-        assert_eq!(left(&summary), [3, 3], "{args:?}: {summary:#?}");
+        pings(args, true, [3, 3]);
     });
 }
 
@@ -57,7 +57,7 @@ fn only_packets_that_a_rule_passes_get_through() {
 fn packets_that_a_rule_drops_are_dropped_and_counted() {
     require!("packets_that_a_rule_drops_are_dropped_and_counted", "ping");
     everywhere(&["drop icmp"], |args| {
-        let summary = pings(args, false);
+        let summary = pings(args, false, [0, 0]);
         assert_eq!(summary.dropped("filtered"), 3, "{args:?}: {summary:#?}");
     });
 }
@@ -66,8 +66,7 @@ fn packets_that_a_rule_drops_are_dropped_and_counted() {
 fn packets_that_a_rule_reflects_come_back() {
     require!("packets_that_a_rule_reflects_come_back", "ping");
     everywhere(&["tx icmp", "default drop"], |args| {
-        let summary = pings(args, false);
-        assert_eq!(left(&summary), [3, 0], "{args:?}: {summary:#?}");
+        pings(args, false, [3, 0]);
     });
 }
 
@@ -75,9 +74,8 @@ fn packets_that_a_rule_reflects_come_back() {
 fn redirected_packets_leave_by_the_named_end_whatever_their_ingress() {
     require!("redirected_packets_leave_by_the_named_end_whatever_their_ingress", "ping");
     everywhere(&["redirect b icmp", "default drop"], |args| {
-        let summary = pings(args, false);
         // Three requests across, and three replies back to their sender.
-        assert_eq!(left(&summary), [0, 6], "{args:?}: {summary:#?}");
+        pings(args, false, [0, 6]);
     });
 }
 
@@ -86,7 +84,7 @@ fn packets_pinned_to_a_lane_still_arrive() {
     require!("packets_pinned_to_a_lane_still_arrive", "ping");
     for lane in ["lane 0 icmp", "lane 1 icmp"] {
         let args = ["--lanes", two_lanes(), "--rule", lane, "--rule", "default drop", "--lane-rule", "drop udp"];
-        assert_eq!(left(&pings(&args, true)), [3, 3]);
+        pings(&args, true, [3, 3]);
     }
 }
 

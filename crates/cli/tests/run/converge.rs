@@ -116,7 +116,7 @@ fn two_instances_converge_reroute_and_lose_nothing_while_they_are_reloaded() {
         one("", "", more),
     ];
     std::thread::scope(|scope| {
-        let traffic = scope.spawn(|| iperf3(&hosts, "10.2.0.2", "-t 4 -b 100M"));
+        let traffic = scope.spawn(|| iperf3(&hosts, "10.2.0.2", "-t 8 -b 100M"));
         let mut reloads = 0;
         while !traffic.is_finished() {
             let done = near.reload(&changes[reloads % changes.len()]);

@@ -180,7 +180,7 @@ fn routers(options: &str, more: &str) -> String {
         "[pair.feed]\na = 'gen:rate=20000,size=100,dst-mac=02:74:70:00:00:00,dst-ip=20.0.0.1'\nb = 'veth:x'\n\
          buffers = 2048\n[router.far]\nbuffers = 2048\nroute = 'blackhole 20.0.0.0/8'\n\
          [router.far.ports]\nin = {{ port = 'veth:y', address = '10.1.0.2/24' }}\n\
-         [router.edge]\nbuffers = 2048\n{options}\n[router.edge.ports]\n\
+         [router.edge]\nbuffers = 2048\negress-wait = '60s'\n{options}\n[router.edge.ports]\n\
          in = {{ port = 'veth:x', address = '10.0.0.1/24' }}\nout = {{ port = 'veth:y', address = '10.1.0.1/24' }}\n{more}"
     )
 }

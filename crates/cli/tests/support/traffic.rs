@@ -109,7 +109,7 @@ pub(crate) fn copy(hosts: &Hosts, address: &str, sample: &Sample) {
     let mut sum = Background(sum.spawn().expect("sha256sum"));
     let target = if family == 6 { format!("TCP6:[{address}]:5001") } else { format!("TCP4:{address}:5001") };
     let source = format!("OPEN:{}", path(&sample.file));
-    succeed(&mut hosts.one.command("socat", &format!("-u -b 1048576 {source} {target},retry=100,interval=0.05")));
+    succeed(&mut hosts.one.command("socat", &format!("-u -b 1048576 {source} {target},retry=1200,interval=0.05")));
     let mut digest = String::new();
     sum.0.stdout.take().expect("a pipe").read_to_string(&mut digest).expect("a digest");
     assert_eq!(digest, sample.digest, "what arrived is not what was sent");

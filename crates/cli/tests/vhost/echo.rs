@@ -30,17 +30,19 @@ impl Echo {
     /// Waits until the other side returns frames.
     pub(crate) fn is_reached(&mut self) {
         let end = Instant::now() + LONGEST / 2;
-        let mut frames = Vec::new();
-        while frames.is_empty() {
+        let (mut frames, mut sent) = (Vec::new(), Instant::now());
+        // Frames keep their order: once the last probe is back, none is on its way. One that was dropped
+        // is followed by another.
+        let mut last = Vec::new();
+        while frames.last().is_none_or(|back: &Vec<u8>| back[12..] != last[12..]) {
             assert!(Instant::now() < end, "no frame comes back");
-            let probe = self.frame_of(60);
-            self.send(&[probe]);
+            if frames.is_empty() || sent.elapsed() > LONGEST / 20 {
+                (last, sent) = (self.frame_of(60), Instant::now());
+                self.send(std::slice::from_ref(&last));
+            }
             std::thread::sleep(std::time::Duration::from_millis(20));
             self.receive(&mut frames);
         }
-        // Late answers do not belong to what follows.
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        self.receive(&mut frames);
     }
 
     /// Sends frames of these lengths, and expects each of them back, in order.

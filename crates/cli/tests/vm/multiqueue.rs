@@ -77,8 +77,8 @@ fn flows_use_both_pairs_of_a_virtio_nic_with_the_hash_of_the_device_and_without(
             guest.run("[ -S /tmp/control ] || ! cat /tmp/fwd.err");
             guest.until("the host answers", "ping -c 1 -W 1 10.9.0.1");
             guest.run("ping -c 20 -i 0.05 -s 1400 10.9.0.1");
-            tcp(&mut guest, "10.9.0.1", "-t 1 -P 8");
-            tcp(&mut guest, "10.9.0.1", "-t 1 -P 8 -R");
+            tcp(&mut guest, "10.9.0.1", "-t 2 -P 8");
+            tcp(&mut guest, "10.9.0.1", "-t 2 -P 8 -R");
             files(&host, &mut guest);
             let routes = packets_by_route(&mut guest);
             println!("  {options}: {routes:?}");

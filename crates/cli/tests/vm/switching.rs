@@ -33,7 +33,9 @@ fn the_rule_that_help_gives_keeps_the_frames_of_a_packet_port_from_the_host() {
         load(guest);
         // The shell of busybox prefers its own programs, whatever the PATH is.
         let hint = hint(&guest.run("towpath help packet")).replace("eth1", "shared0").replace("tc ", "/iproute2/tc ");
-        guest.run("unshare -n sleep 100000 & echo $! >/tmp/other; sleep 1");
+        guest.run("unshare -n sleep 100000 & echo $! >/tmp/other");
+        let own = "[ $(readlink /proc/$(cat /tmp/other)/ns/net) != $(readlink /proc/self/ns/net) ]";
+        guest.until("it has a network of its own", own);
         let other = format!("nsenter -t {} -n", guest.run("cat /tmp/other").trim());
         guest.run("/iproute2/ip link add shared0 type veth peer name other0 netns $(cat /tmp/other)");
         guest.run("ip addr add 10.9.0.1/24 dev shared0 && ip link set shared0 up");
@@ -42,8 +44,9 @@ fn the_rule_that_help_gives_keeps_the_frames_of_a_packet_port_from_the_host() {
         guest.until("the host answers", &ping);
 
         guest.run(&hint);
-        guest.run("towpath fwd packet:shared0 null: --oneway --count 3 >/tmp/shared 2>&1 & echo $! >/tmp/towpath");
-        guest.until("towpath runs", "[ -d /proc/$(cat /tmp/towpath) ] && sleep 1");
+        let fwd = "towpath fwd packet:shared0 null: --oneway --count 3 --control /tmp/control";
+        guest.run(&format!("{fwd} >/tmp/shared 2>&1 & echo $! >/tmp/towpath"));
+        guest.until("towpath runs", "[ -S /tmp/control ]");
         assert!(guest.try_run(&ping).code != 0, "the host answers still");
         guest.until("towpath has them", "! [ -d /proc/$(cat /tmp/towpath) ]");
         // A fourth one that came in the same burst is dropped as `stopped`.

@@ -11,8 +11,8 @@ use towpath_nic::e1000e::{Config, E1000e};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
 
-/// Runs two queues in each direction on four threads until `enough` is true or some seconds are
-/// over. Then the queues end one after the other. Returns the number of packets sent and received.
+/// Runs two queues in each direction on four threads until `enough` is true and packets have passed
+/// in both directions, or some seconds are over. Then the queues end one after the other. Returns the number of packets sent and received.
 fn run(device: model::Config, wire: impl Wire, mut config: Config, enough: impl Fn(u64) -> bool + Sync) -> (u64, u64) {
     let bus = model::launch(model::Config { threaded: true, ..device }, wire).unwrap();
     let device = bus.device();
@@ -23,6 +23,9 @@ fn run(device: model::Config, wire: impl Wire, mut config: Config, enough: impl 
     let Queues { rx, tx } = port.start(start).unwrap();
     let counters: (Vec<_>, Vec<_>) =
         (rx.iter().map(|q| q.counters().clone()).collect(), tx.iter().map(|q| q.counters().clone()).collect());
+    let packets = |all: &[std::sync::Arc<towpath_packet::Counters>]| all.iter().map(|c| c.snapshot().packets).sum();
+    let passed = || -> (u64, u64) { (packets(&counters.1), packets(&counters.0)) };
+    let enough = |resets| enough(resets) && passed().0 > 0 && passed().1 > 0;
     let (stop, begun) = (AtomicBool::new(false), Instant::now());
     std::thread::scope(|s| {
         for mut rx in rx {
@@ -70,8 +73,7 @@ fn run(device: model::Config, wire: impl Wire, mut config: Config, enough: impl 
     assert_eq!(stats.free, stats.capacity, "buffers are missing: {:?}", control.faults());
     assert_eq!(counts.maps, counts.unmaps, "mappings are left");
     assert_eq!(device.violation(), None);
-    let packets = |all: &[std::sync::Arc<towpath_packet::Counters>]| all.iter().map(|c| c.snapshot().packets).sum();
-    (packets(&counters.1), packets(&counters.0))
+    passed()
 }
 
 #[test]

@@ -111,6 +111,7 @@ fn a_sent_packet_is_in_reach_as_long_as_the_policy_allows() {
         let secret = sized(7, 900);
         let packet = rig.packet(&secret);
         let at = packet.linear().as_ptr();
+        let before = rig.log.flushes.load(Ordering::Relaxed);
         rig.send([packet]);
         assert_eq!(rig.out(), secret);
         let Some(iova) = rig.log.iova(at) else {
@@ -121,9 +122,9 @@ fn a_sent_packet_is_in_reach_as_long_as_the_policy_allows() {
         };
         let again = rogue.sends(&rig, iova, secret.len());
         if policy == DEFERRED {
-            assert_eq!(again, secret, "the window of exposure is open");
-            // Idle until the queue's watchdog flushes.
+            // Idle until the queue's watchdog flushes. It may have done so while this thread did not run.
             let flushes = rig.log.flushes.load(Ordering::Relaxed);
+            assert!(again == secret || flushes > before, "the window of exposure is open");
             crate::rig::until("the idle queue flushes", || {
                 rig.tx[0].reclaim();
                 rig.log.flushes.load(Ordering::Relaxed) > flushes
@@ -212,7 +213,7 @@ fn policy_and_copybreak_decide_how_often_buffers_are_mapped_and_unmapped() {
         drop(rig.exchange(&(0..64).map(frame).collect::<Vec<_>>()));
         drop(rig.exchange(&(0..64).map(frame).collect::<Vec<_>>()));
         rig.refill();
-        let begin = rig.rx[0].counts();
+        let (begin, begun) = (rig.rx[0].counts(), std::time::Instant::now());
         for burst in (0..3200).step_by(32) {
             let frames: Vec<_> = (burst..burst + 32).map(frame).collect();
             frames.iter().for_each(|frame| rig.cable.send(frame).unwrap());
@@ -229,9 +230,10 @@ fn policy_and_copybreak_decide_how_often_buffers_are_mapped_and_unmapped() {
             (STRICT, _) => [3200, 3200, 100],
             _ => [3200, 3200, 3200 / 256],
         };
-        // The watchdog may have flushed earlier.
+        // The watchdog flushes as well, five times a second.
+        let watchdog = 8 + begun.elapsed().as_millis() as u64 / 200;
         assert_eq!([maps, unmaps], expected[..2], "{policy:?} {copybreak}");
-        assert!((expected[2]..=expected[2] + 8).contains(&flushes), "{policy:?} {copybreak}: {flushes}");
+        assert!((expected[2]..=expected[2] + watchdog).contains(&flushes), "{policy:?} {copybreak}: {flushes}");
         assert_eq!(end.copies - begin.copies, if copybreak > 0 { 3200 } else { 0 });
         let counters = rig.rx[0].counters().snapshot();
         assert_eq!((counters.packets, counters.errors), (3328, 0));

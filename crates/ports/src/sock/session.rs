@@ -120,11 +120,12 @@ impl Session {
     /// Ends the session.
     pub(super) fn close(&self, why: &'static str) {
         if !self.closed.swap(true, Ordering::AcqRel) {
-            self.events.ended.fetch_add(1, Ordering::Relaxed);
             if let Some(poll_fd) = self.poll_fd() {
                 seqpacket::shutdown(poll_fd.datapath_end());
             }
+            // A session that is counted has its line in the log.
             self.events.log.closed(self.id, why);
+            self.events.ended.fetch_add(1, Ordering::Relaxed);
             self.events.change();
         }
         publish();

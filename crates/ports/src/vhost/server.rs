@@ -244,8 +244,9 @@ impl Server {
         }
         let (socket, fds) = channel.into_parts();
         hang_up(socket, fds, &self.device.closer);
-        self.device.events.ended.fetch_add(1, Ordering::Relaxed);
+        // A session that is counted has its line in the log.
         self.device.events.log.closed(id, why.to_string());
+        self.device.events.ended.fetch_add(1, Ordering::Relaxed);
         if let Endpoint::Connect { next, .. } = &mut self.endpoint {
             *next = Instant::now() + FIRST_RETRY;
         }

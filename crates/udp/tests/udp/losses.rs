@@ -70,7 +70,7 @@ fn what_the_kernel_has_no_room_for_stays_pending_and_is_sent_later() {
     }
     let mut b = far.inside(|| bind("10.0.0.2:0", &UdpConfig::default()));
     // Next to nothing leaves: the qdisc holds what the socket has sent.
-    near.run("tc", "qdisc add dev v0 root tbf rate 8kbit burst 1540 limit 1000000");
+    near.run("tc", "qdisc add dev v0 root tbf rate 80bit burst 1540 limit 1000000");
     let mut a = near.inside(|| bind("10.0.0.1:0", &UdpConfig::default().send_buffer(0).segmentation(false)));
     set(&a, libc::SO_SNDBUF, 4608);
     a.socket().set_nonblocking(true).unwrap();
