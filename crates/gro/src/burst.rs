@@ -17,7 +17,7 @@ pub(crate) const WINDOW: usize = 64;
 const SLOTS: usize = 1 << 12;
 
 /// How packets are looked at to see that none of them merges with another. Two that can merge have
-/// the same key, unless one of them stays alone, which is asked only of a packet with the key of
+/// the same key, unless one of them never merges, which is asked only of a packet with the key of
 /// another before it.
 pub(crate) trait Look<P>: Copy {
     /// The key of a usual packet, without a call.
@@ -25,7 +25,7 @@ pub(crate) trait Look<P>: Copy {
     /// The key of any packet.
     fn key(&self, packet: &P) -> u64;
     /// Whether a packet merges with nothing.
-    fn stays_alone(&self, packet: &P) -> bool;
+    fn never_merges(&self, packet: &P) -> bool;
 }
 
 /// Packets of a burst, in the order they came.
@@ -75,7 +75,7 @@ impl<S: Segment> Window<S> {
 
     /// Whether no two packets of a burst can merge. `false` also if they are more than a window's.
     #[inline(always)]
-    pub(crate) fn are_strangers<P>(&mut self, burst: &[P], look: impl Look<P>) -> bool {
+    pub(crate) fn are_unmatched<P>(&mut self, burst: &[P], look: impl Look<P>) -> bool {
         if burst.len() > WINDOW {
             return false;
         }
@@ -83,7 +83,7 @@ impl<S: Segment> Window<S> {
         self.first = number.wrapping_add(WINDOW as u16);
         let mut from = 0;
         while let Some(at) = self.first_odd(burst, from, number, look) {
-            if !self.is_stranger(burst, at, number, look) {
+            if !self.is_unmatched(burst, at, number, look) {
                 return false;
             }
             from = at + 1;
@@ -111,12 +111,12 @@ impl<S: Segment> Window<S> {
     /// Whether packet `at` merges with none before it. Keys that only end alike are distinguished
     /// here: only now are the earlier ones searched.
     #[inline(never)]
-    fn is_stranger<P>(&mut self, burst: &[P], at: usize, number: u16, look: impl Look<P>) -> bool {
+    fn is_unmatched<P>(&mut self, burst: &[P], at: usize, number: u16, look: impl Look<P>) -> bool {
         let Some(packet) = burst.get(at) else { return true };
         let key = look.key(packet);
         self.hashes[at % WINDOW] = key;
         let before = replace(&mut self.seen[key as usize % SLOTS], number);
-        before != number || !has(&self.hashes, at, key) || look.stays_alone(packet)
+        before != number || !has(&self.hashes, at, key) || look.never_merges(packet)
     }
 
     /// Takes a packet out, with its hash.

@@ -40,14 +40,14 @@
 //! therefore names the one that is expected next, whose header is compared without a hash. Where
 //! expectations are mostly wrong there are none. A flow that goes on after everything was flushed
 //! begins its next aggregate with the predicted packet. Bursts in which nothing would merge need
-//! not be moved at all ([`Gro::pass_strangers`]).
+//! not be moved at all ([`Gro::pass_unmatched`]).
 //!
 //! # Files
 //!
 //! | file | |
 //! |---|---|
 //! | `config`, `offload`, `segment`, `stats` | [`GroConfig`]; [`Offload`]; [`Segment`] and [`Sink`]; [`Stats`] |
-//! | `gro/` | [`Gro`]: the paths of a packet (`paths`), bursts in which nothing merges (`strangers`) |
+//! | `gro/` | [`Gro`]: the paths of a packet (`paths`), bursts in which nothing merges (`unmatched`) |
 //! | `table/` | held flows; the flow of the next packet (`expect`); flows opened again (`again`) |
 //! | `layout`, `key` | the offsets of a packet's headers; the hash of its flow |
 //! | `mask`, `shape`, `predict` | headers compared: of any layout; of common ones; with the prediction |

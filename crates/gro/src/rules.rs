@@ -75,7 +75,7 @@ pub(crate) fn first_common<const L3: usize>(b: &[u8], len: usize, common: Common
 /// Whether a packet neither begins an aggregate nor joins one, by its own headers alone: TCP
 /// without data, or with flags that forbid it; neither TCP nor UDP. `udp`: UDP merges.
 #[inline(never)]
-pub(crate) fn stays_alone<const L3: usize>(b: &[u8], hasher: &Hasher, udp: bool) -> bool {
+pub(crate) fn never_merges<const L3: usize>(b: &[u8], hasher: &Hasher, udp: bool) -> bool {
     let Some(common) = hasher.common::<L3>(b) else { return hasher.any(b, 0).is_err() };
     if common.udp {
         return !udp;

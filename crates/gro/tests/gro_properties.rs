@@ -325,7 +325,7 @@ proptest! {
     }
 
     #[test]
-    fn a_burst_of_strangers_leaves_as_it_came(
+    fn a_burst_of_unmatched_packets_leaves_as_it_came(
         (link, steps) in steps(),
         sizes in prop::collection::vec(1..5usize, 1..8),
     ) {
@@ -335,11 +335,11 @@ proptest! {
             let (burst, later) = rest.split_at((*size).min(rest.len()));
             let burst: Vec<Chain> = burst.iter().map(|p| Chain::new(p.build(), offload(p))).collect();
             let came: Vec<_> = burst.iter().map(|c| (c.bytes(), c.offload)).collect();
-            let strangers = gro.pass_strangers(&burst, Segment::head);
-            passed += if strangers { burst.len() as u64 } else { 0 };
+            let unmatched = gro.pass_unmatched(&burst, Segment::head);
+            passed += if unmatched { burst.len() as u64 } else { 0 };
             let mut left = vec![];
             gro.push_and_flush(burst, &mut (|c: Chain| left.push((c.bytes(), c.offload)), drop));
-            if strangers {
+            if unmatched {
                 let sorted = |mut packets: Vec<(Vec<u8>, Offload)>| {
                     packets.sort_by(|a, b| a.0.cmp(&b.0));
                     packets

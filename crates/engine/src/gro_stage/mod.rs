@@ -155,7 +155,7 @@ impl GroStage {
         self.since_flush += n;
         let leaves = self.hold.is_zero()
             && (emptied || self.since_flush >= BUDGET || self.across.is_some_and(|across| across.is_bypassed()));
-        if leaves && self.ready.is_empty() && self.engine.pass_strangers(burst.as_slice(), Packet::linear) {
+        if leaves && self.ready.is_empty() && self.engine.pass_unmatched(burst.as_slice(), Packet::linear) {
             self.since_flush = 0;
             self.observe(n, emptied);
             self.account();

@@ -313,7 +313,7 @@ fn bytes_of_every_shape_are_chained_without_being_copied() {
 }
 
 #[test]
-fn a_burst_of_strangers_stays_in_its_batch_until_one_has_a_partner() {
+fn a_burst_of_unmatched_packets_stays_in_its_batch_until_one_has_a_partner() {
     let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::On, Duration::ZERO));
     let mut push = |flows: &[(u8, u16)]| {
         let mut batch = Batch::new();

@@ -15,10 +15,10 @@
 //! |---|---|
 //! | `mod` | [`Gro`]: bursts in, flushed aggregates out |
 //! | `paths` | the paths of a packet |
-//! | `strangers` | bursts in which nothing, or hardly anything, merges |
+//! | `unmatched` | bursts in which nothing, or hardly anything, merges |
 
 mod paths;
-mod strangers;
+mod unmatched;
 
 use towpath_wire::offload::LinkKind;
 
@@ -50,7 +50,7 @@ pub struct Gro<S> {
     /// At least half of the last batch merged.
     merging: bool,
     /// Nothing of it did.
-    strange: bool,
+    unmatched: bool,
     window: Window<S>,
 }
 
@@ -70,7 +70,7 @@ impl<S: Segment> Gro<S> {
             stats: Stats::default(),
             auto: Auto::default(),
             merging: false,
-            strange: false,
+            unmatched: false,
             window: Window::new(),
             config,
         }
@@ -117,7 +117,7 @@ impl<S: Segment> Gro<S> {
         self.stats.packets += packets as u64;
         let merged = (self.stats.merged - before) as usize;
         self.merging = 2 * merged >= packets;
-        self.strange = merged == 0;
+        self.unmatched = merged == 0;
         if self.config.auto {
             self.auto.observe(packets, merged);
             if self.auto.is_bypassed() {

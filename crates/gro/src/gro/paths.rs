@@ -30,7 +30,7 @@ impl<S: Segment> Gro<S> {
             match append_predicted(flow, packet, None, &self.config, out) {
                 Ok(None) => {
                     let trail = flow.trail();
-                    self.table.came_as_expected(trail);
+                    self.table.joined_as_expected(trail);
                     self.stats.merged += 1;
                 }
                 joined => self.after_expected::<L3>(joined, out),
@@ -50,7 +50,7 @@ impl<S: Segment> Gro<S> {
             match append_predicted(flow, packet, verify, &self.config, out) {
                 Ok(None) => {
                     let trail = flow.trail();
-                    self.table.came_as_expected(trail);
+                    self.table.joined_as_expected(trail);
                     self.stats.merged += 1;
                 }
                 joined => self.after_expected::<L3>(joined, out),
@@ -87,7 +87,7 @@ impl<S: Segment> Gro<S> {
     #[inline(never)]
     fn after_expected<const L3: usize>(&mut self, joined: Joined<S>, out: &mut impl Sink<S>) {
         let at = self.table.expected_slot();
-        self.table.came(at, self.stats.merged);
+        self.table.joined(at, self.stats.merged);
         self.after::<L3>(at, joined, out);
     }
 
@@ -114,7 +114,7 @@ impl<S: Segment> Gro<S> {
             {
                 let joined = append_predicted(flow, packet, verify, &self.config, out);
                 if EXPECTS {
-                    self.table.came(at, self.stats.merged);
+                    self.table.joined(at, self.stats.merged);
                 }
                 return match joined {
                     Ok(None) => self.stats.merged += 1,
@@ -164,7 +164,7 @@ impl<S: Segment> Gro<S> {
         let joined = self.join::<L3>(at, packet, out);
         // So that a flow behind another one of its chain is expected like any other.
         if Self::HANDLES && joined.is_ok() {
-            self.table.came(at, self.stats.merged);
+            self.table.joined(at, self.stats.merged);
         }
         self.after::<L3>(at, joined, out);
     }

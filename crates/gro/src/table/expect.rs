@@ -92,7 +92,7 @@ impl<S> Table<S> {
 
     /// A packet joined the expected flow; `trail` is that flow's.
     #[inline(always)]
-    pub(crate) fn came_as_expected(&mut self, trail: Trail) {
+    pub(crate) fn joined_as_expected(&mut self, trail: Trail) {
         self.trail = trail;
     }
 
@@ -106,7 +106,7 @@ impl<S> Table<S> {
 
     /// A packet joined the flow at `at`, found by its hash; `merged` are all that joined before.
     #[inline(always)]
-    pub(crate) fn came(&mut self, at: u16, merged: u64) {
+    pub(crate) fn joined(&mut self, at: u16, merged: u64) {
         if !self.expects() {
             return;
         }

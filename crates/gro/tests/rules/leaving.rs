@@ -118,11 +118,11 @@ fn auto_bypasses_when_nothing_merges_and_resumes_in_order() {
 }
 
 #[test]
-fn a_stranger_does_not_leave_while_something_is_held() {
+fn an_unmatched_packet_does_not_leave_while_something_is_held() {
     let run = data().run(3, 100);
     let (mut gro, mut left) = (Gro::new(config()), Left::default());
     let chain = |at: usize| Chain::new(run[at].build(), trusted());
-    let passes = |gro: &mut Gro<Chain>, at: usize| gro.pass_strangers(&[chain(at)], Segment::head);
+    let passes = |gro: &mut Gro<Chain>, at: usize| gro.pass_unmatched(&[chain(at)], Segment::head);
     assert!(!passes(&mut gro, 0), "nothing is known before the first burst");
     gro.push_and_flush([chain(0)], &mut left);
     assert!(passes(&mut gro, 1));
@@ -147,35 +147,35 @@ fn a_flow_that_was_ended_is_not_opened_again_by_what_would_follow() {
     assert_eq!((left, gro.held()), (vec![Some(3), None, None, None], 0));
 }
 
-/// Whether a burst passes as one of strangers.
-fn are_strangers(config: GroConfig, burst: &[Vec<u8>]) -> bool {
+/// Whether a burst passes as one of unmatched packets.
+fn are_unmatched(config: GroConfig, burst: &[Vec<u8>]) -> bool {
     let (mut gro, mut left) = (Gro::new(config), Left::default());
     gro.push_and_flush([], &mut left);
-    gro.pass_strangers(burst, |bytes| bytes)
+    gro.pass_unmatched(burst, |bytes| bytes)
 }
 
 #[test]
-fn packets_of_one_flow_are_strangers_if_they_cannot_merge() {
+fn packets_of_one_flow_are_unmatched_if_they_cannot_merge() {
     let pair = |spec: Spec, len: usize| spec.run(2, len).iter().map(Spec::build).collect::<Vec<_>>();
     for ip in [v4(), v6()] {
         let tcp = data().with(|s| s.ip = ip.clone());
-        assert!(are_strangers(config(), &pair(tcp.clone(), 0)), "acknowledgments");
+        assert!(are_unmatched(config(), &pair(tcp.clone(), 0)), "acknowledgments");
         for flags in [SYN, RST | ACK, 0] {
-            assert!(are_strangers(config(), &pair(tcp.clone().flags(flags), 100)));
+            assert!(are_unmatched(config(), &pair(tcp.clone().flags(flags), 100)));
         }
-        assert!(!are_strangers(config(), &pair(tcp.clone().flags(ACK | CWR), 100)));
-        assert!(!are_strangers(config(), &pair(tcp.clone(), 100)));
+        assert!(!are_unmatched(config(), &pair(tcp.clone().flags(ACK | CWR), 100)));
+        assert!(!are_unmatched(config(), &pair(tcp.clone(), 100)));
         let between = [tcp.build(), tcp.next(0).build(), tcp.next(100).build()];
-        assert!(!are_strangers(config(), &between), "data around an acknowledgment");
-        assert!(!are_strangers(config(), &pair(udp(ip.clone(), 0), 100)));
-        assert!(are_strangers(config().udp(false), &pair(udp(ip, 0), 100)));
+        assert!(!are_unmatched(config(), &between), "data around an acknowledgment");
+        assert!(!are_unmatched(config(), &pair(udp(ip.clone(), 0), 100)));
+        assert!(are_unmatched(config().udp(false), &pair(udp(ip, 0), 100)));
     }
     let arp = [&[0xff; 12][..], &[8, 6], &[1; 28]].concat();
-    assert!(are_strangers(config(), &[arp.clone(), arp]));
+    assert!(are_unmatched(config(), &[arp.clone(), arp]));
 }
 
 #[test]
-fn packets_that_merge_are_no_strangers_wherever_their_headers_are() {
+fn packets_that_merge_are_not_unmatched_wherever_their_headers_are() {
     let tagged = data().with(|s| s.tags = vec![(0x88a8, 3), (0x8100, 4)]);
     let gre = Carrier::Gre { key: Some(5), checksum: true, ethernet: false };
     let vxlan = Carrier::Vxlan { vni: 1, checksum: true };
@@ -187,9 +187,9 @@ fn packets_that_merge_are_no_strangers_wherever_their_headers_are() {
         // The lengths in all headers differ.
         let merge = [first.build(), first.next(50).build()];
         assert_eq!(segs(config(), &merge), [2]);
-        assert!(!are_strangers(config(), &merge));
+        assert!(!are_unmatched(config(), &merge));
         let other = first.clone().with(|s| (s.ports.0, s.ip.dst) = (7, 99));
         let distinguishes = first.outer.is_none();
-        assert!(!distinguishes || are_strangers(config(), &[first.build(), other.build()]));
+        assert!(!distinguishes || are_unmatched(config(), &[first.build(), other.build()]));
     }
 }

@@ -16,32 +16,32 @@ impl<S: Segment> Gro<S> {
     /// `head` returns the [head](Segment::head) of a packet. It is called only if nothing is held,
     /// and if nothing merged in the burst before. True for bursts of up to 64 packets each of which
     /// is of a flow of its own, or merges with nothing, as TCP without data does.
-    pub fn pass_strangers<P>(&mut self, burst: &[P], head: impl Fn(&P) -> &[u8]) -> bool {
-        if !self.strange || self.held() > 0 || self.is_bypassed() {
+    pub fn pass_unmatched<P>(&mut self, burst: &[P], head: impl Fn(&P) -> &[u8]) -> bool {
+        if !self.unmatched || self.held() > 0 || self.is_bypassed() {
             return false;
         }
-        let strangers = match self.config.link {
-            LinkKind::Ethernet => self.are_strangers::<14, P>(burst, head),
-            LinkKind::Ip => self.are_strangers::<0, P>(burst, head),
+        let unmatched = match self.config.link {
+            LinkKind::Ethernet => self.are_unmatched::<14, P>(burst, head),
+            LinkKind::Ip => self.are_unmatched::<0, P>(burst, head),
         };
-        if strangers {
+        if unmatched {
             self.stats.packets += burst.len() as u64;
             self.stats.passed += burst.len() as u64;
             if self.config.auto {
                 self.auto.observe(burst.len(), 0);
             }
         }
-        strangers
+        unmatched
     }
 
     #[inline(always)]
-    fn are_strangers<const L3: usize, P>(&mut self, burst: &[P], head: impl Fn(&P) -> &[u8]) -> bool {
+    fn are_unmatched<const L3: usize, P>(&mut self, burst: &[P], head: impl Fn(&P) -> &[u8]) -> bool {
         let (hasher, udp) = (self.hasher, self.config.udp);
         // Most packets of a burst have the version of its first one.
         if burst.first().is_some_and(|packet| is_v6::<L3>(head(packet)) == Some(true)) {
-            self.window.are_strangers(burst, Heads::<L3, true, _> { head: &head, hasher, udp })
+            self.window.are_unmatched(burst, Heads::<L3, true, _> { head: &head, hasher, udp })
         } else {
-            self.window.are_strangers(burst, Heads::<L3, false, _> { head: &head, hasher, udp })
+            self.window.are_unmatched(burst, Heads::<L3, false, _> { head: &head, hasher, udp })
         }
     }
 
@@ -112,7 +112,7 @@ impl<const L3: usize, const V6: bool, P, H: Fn(&P) -> &[u8]> Look<P> for Heads<'
     }
 
     #[inline(always)]
-    fn stays_alone(&self, packet: &P) -> bool {
-        rules::stays_alone::<L3>((self.head)(packet), &self.hasher, self.udp)
+    fn never_merges(&self, packet: &P) -> bool {
+        rules::never_merges::<L3>((self.head)(packet), &self.hasher, self.udp)
     }
 }
