@@ -12,7 +12,7 @@ use towpath_packet::port::{Port, PortControl, SettingValue};
 #[path = "../../crates/cli/src/control/settings.rs"]
 mod settings;
 
-use settings::{Change, tune};
+use settings::Change;
 
 fn control() -> Arc<dyn PortControl> {
     let bus = model::launch(model::Config::default(), Loopback::default()).unwrap();
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     PORT.with(|port| {
         let before: Vec<_> = port.settings().into_iter().map(|setting| setting.value).collect();
         let Ok(change) = serde_json::from_slice::<Change>(data) else { return };
-        let answer = tune(&change, &[("null:", &Nothing), ("e1000e:model", &**port)]);
+        let answer = settings::set(&change, &[("null:", &Nothing), ("e1000e:model", &**port)]);
         let after = port.settings();
         match answer {
             Ok(lines) => {

@@ -2,7 +2,7 @@
 
 use super::Service;
 use super::fdb::{Addresses, Fdb, addresses};
-use super::settings::{Change, Line, tune};
+use super::settings::{Change, Line, set};
 use super::tables::{Neighbours, Query, Routes, neighbours, routes};
 use crate::state::State;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ pub(crate) fn answer(request: &[u8], service: &Service) -> serde_json::Result<Ve
         Request::Settings(change) => {
             let controls: Vec<_> = service.controls().iter().collect();
             let ports: Vec<_> = controls.iter().map(|(name, control)| (name.as_str(), &**control)).collect();
-            tune(&change, &ports).map(Answer::Settings)
+            set(&change, &ports).map(Answer::Settings)
         }
         Request::Fdb(request) => addresses(&request, service).map(Answer::Fdb),
         Request::Routes(query) => routes(&query, service).map(Answer::Routes),

@@ -55,11 +55,11 @@ pub(crate) type Ports<'a> = [(&'a str, &'a dyn PortControl)];
 ///
 /// # Errors
 /// The port, the setting and the rule that it breaks; what was changed before stays so.
-pub(crate) fn tune(change: &Change, ports: &Ports<'_>) -> Result<Vec<Line>, String> {
+pub(crate) fn set(change: &Change, ports: &Ports<'_>) -> Result<Vec<Line>, String> {
     if let Some(name) = &change.port {
-        let tunable = || ports.iter().filter(|(_, control)| !control.settings().is_empty());
-        let (_, port) = tunable().find(|(port, _)| port == name).ok_or_else(|| {
-            let known: Vec<_> = tunable().map(|(name, _)| *name).collect();
+        let with_settings = || ports.iter().filter(|(_, control)| !control.settings().is_empty());
+        let (_, port) = with_settings().find(|(port, _)| port == name).ok_or_else(|| {
+            let known: Vec<_> = with_settings().map(|(name, _)| *name).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             format!("port '{name}' has nothing that can be changed; ports that have: {known}")
         })?;
