@@ -1,7 +1,7 @@
 //! From the descriptors of a burst to its frames.
 //!
 //! ```text
-//!   descriptor ──gather──► buffers with their parts ── one IOTLB sync ──deliver──► packets
+//!   descriptor ──harvest──► buffers with their parts ── one IOTLB sync ──deliver──► packets
 //! ```
 //!
 //! A frame that is longer than a buffer continues in further buffers
@@ -35,10 +35,10 @@ impl RxBurst {
 
     /// Takes the buffers of a frame back; `first` is its first descriptor.
     #[inline]
-    pub(super) fn gather<D: Dma>(&mut self, buffers: &mut RxBuffers<D>, first: u16, counts: &mut RxCounts) {
+    pub(super) fn harvest<D: Dma>(&mut self, buffers: &mut RxBuffers<D>, first: u16, counts: &mut RxCounts) {
         let desc = buffers.table.descriptors.read(first);
         if buffers.chain > 1 {
-            return self.gather_chain(buffers, first, desc, counts);
+            return self.harvest_chain(buffers, first, desc, counts);
         }
         let Some(buffer) = buffers.take(first, desc.len) else {
             // It was completed twice, within one pop.
@@ -56,7 +56,7 @@ impl RxBurst {
     /// The driver looks up every descriptor that the device linked. A descriptor that is not in
     /// flight, or that is in the chain already, ends the chain. Descriptors that the device
     /// withholds that way are missing until the channel is torn down.
-    fn gather_chain<D: Dma>(
+    fn harvest_chain<D: Dma>(
         &mut self,
         buffers: &mut RxBuffers<D>,
         first: u16,

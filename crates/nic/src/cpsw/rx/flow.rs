@@ -165,7 +165,7 @@ impl<B: Bus> RxFlow<B> {
         let doorbells = self.completion.pop(n as u32, &mut self.buffers.table, |_| *strays += 1);
         self.counts.completion_doorbells += doorbells;
         for &first in &self.completion.popped {
-            self.burst.gather(&mut self.buffers, first, &mut self.counts);
+            self.burst.harvest(&mut self.buffers, first, &mut self.counts);
         }
         self.burst.deliver(&mut self.buffers, &mut self.counts, deliver)
     }

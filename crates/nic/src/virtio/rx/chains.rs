@@ -79,7 +79,7 @@ impl<D: Dma> RxRing<D> {
     /// Adds chains, of the buffers that are mapped first; returns how many.
     pub(super) fn post_chains(&mut self, chains: RxChains) -> usize {
         let (mut posted, mut reused) = (0, self.spares.len());
-        while usize::from(self.driver.in_flight()) < chains.posted && self.gather(chains.buffers) {
+        while usize::from(self.driver.in_flight()) < chains.posted && self.map_spares(chains.buffers) {
             let from = self.spares.len() - chains.buffers;
             // The first one is for the header.
             let mut segments = [Segment::writable(0, 0); MAX_BUFFERS + 1];
@@ -104,7 +104,7 @@ impl<D: Dma> RxRing<D> {
     }
 
     /// Maps buffers until there are enough for a chain; returns whether there are.
-    fn gather(&mut self, buffers: usize) -> bool {
+    fn map_spares(&mut self, buffers: usize) -> bool {
         while self.spares.len() < buffers {
             let Some(packet) = self.cache.alloc() else {
                 self.control.fault(Fault::NoBuffer);
