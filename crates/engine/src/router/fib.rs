@@ -51,7 +51,7 @@ impl Action {
     }
 }
 
-/// One way of a route.
+/// One next hop of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hop {
     /// The number of the interface.
@@ -134,18 +134,18 @@ pub enum FibError {
 
 /// A hop that is ready for packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Way {
+pub(super) struct NextHop {
     pub(super) port: u16,
     pub(super) gateway: Option<IpAddr>,
     pub(super) mtu: u32,
-    /// Flows with a hash up to this one take the way, if they did not take one before.
+    /// Flows with a hash up to this one take this next hop, unless an earlier one took them.
     bound: u32,
 }
 
-impl Way {
+impl NextHop {
     /// The link of an interface.
-    pub(super) fn direct(port: u16) -> Way {
-        Way { port, gateway: None, mtu: u32::MAX, bound: u32::MAX }
+    pub(super) fn direct(port: u16) -> NextHop {
+        NextHop { port, gateway: None, mtu: u32::MAX, bound: u32::MAX }
     }
 
     /// The neighbour that packets to `to` go to.
@@ -158,8 +158,8 @@ impl Way {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer<'a> {
     NoRoute,
-    /// One way, or several to choose from.
-    Ways(&'a [Way]),
+    /// One next hop, or several to choose from.
+    NextHops(&'a [NextHop]),
     Other(Action),
 }
 
@@ -167,7 +167,7 @@ pub(super) enum Answer<'a> {
 struct Group {
     action: Action,
     first: u32,
-    ways: u32,
+    next_hops: u32,
 }
 
 /// A set of routes and interfaces that packets are looked up in.
@@ -176,7 +176,7 @@ pub struct Fib {
     v4: Lpm<u32>,
     v6: Lpm<u128>,
     groups: Vec<Group>,
-    ways: Vec<Way>,
+    next_hops: Vec<NextHop>,
     interfaces: Vec<Option<Interface>>,
     routes: usize,
     /// A set bit for each IPv4 address of the router, by its last bits.
@@ -225,7 +225,7 @@ impl Fib {
     /// [`FibError`] names the first route that can't be used.
     pub fn new(interfaces: Vec<Option<Interface>>, routes: &[Route]) -> Result<Fib, FibError> {
         let mut fib = Fib { interfaces, ..Fib::default() };
-        let mut known: HashMap<(Action, Vec<Way>), u32> = HashMap::new();
+        let mut known: HashMap<(Action, Vec<NextHop>), u32> = HashMap::new();
         let (mut v4, mut v6) = (HashMap::new(), HashMap::new());
         for route in routes {
             let (prefix, len) = (route.prefix, route.len);
@@ -233,9 +233,9 @@ impl Fib {
             if len > most {
                 return Err(FibError::Length { prefix, len, most });
             }
-            let ways = fib.ways_of(route)?;
+            let next_hops = fib.next_hops_of(route)?;
             let next = known.len() as u32;
-            let group = *known.entry((route.action, ways)).or_insert(next);
+            let group = *known.entry((route.action, next_hops)).or_insert(next);
             let set = if prefix.is_ipv4() { &mut v4 } else { &mut v6 };
             set.insert((masked(prefix, len), len), group);
         }
@@ -247,9 +247,9 @@ impl Fib {
         }
         let mut groups: Vec<_> = known.into_iter().collect();
         groups.sort_unstable_by_key(|(_, number)| *number);
-        for ((action, ways), _) in groups {
-            fib.groups.push(Group { action, first: fib.ways.len() as u32, ways: ways.len() as u32 });
-            fib.ways.extend(ways);
+        for ((action, next_hops), _) in groups {
+            fib.groups.push(Group { action, first: fib.next_hops.len() as u32, next_hops: next_hops.len() as u32 });
+            fib.next_hops.extend(next_hops);
         }
         fib.routes = v4.len() + v6.len();
         fib.v4 = Lpm::new(v4.into_iter().map(|((first, len), group)| (first as u32, len, group)));
@@ -257,7 +257,7 @@ impl Fib {
         Ok(fib)
     }
 
-    fn ways_of(&self, route: &Route) -> Result<Vec<Way>, FibError> {
+    fn next_hops_of(&self, route: &Route) -> Result<Vec<NextHop>, FibError> {
         let (prefix, len, hops) = (route.prefix, route.len, route.hops.len());
         let rule = match route.action {
             Action::Forward if (1..=MAX_HOPS).contains(&hops) => None,
@@ -270,7 +270,7 @@ impl Fib {
         }
         let weight = |hop: &Hop| u64::from(hop.weight.max(1));
         let total: u64 = route.hops.iter().map(weight).sum();
-        let (mut sum, mut ways) = (0, Vec::with_capacity(hops));
+        let (mut sum, mut next_hops) = (0, Vec::with_capacity(hops));
         for hop in &route.hops {
             let port = hop.port;
             let interface = self.interface(port).ok_or(FibError::NoInterface { prefix, len, port })?;
@@ -278,9 +278,9 @@ impl Fib {
             // The last one's is u32::MAX.
             let bound = (u128::from(sum) * (1 << 32) / u128::from(total) - 1) as u32;
             let mtu = route.mtu.map_or(interface.mtu, |mtu| mtu.min(interface.mtu));
-            ways.push(Way { port, gateway: hop.gateway, mtu, bound });
+            next_hops.push(NextHop { port, gateway: hop.gateway, mtu, bound });
         }
-        Ok(ways)
+        Ok(next_hops)
     }
 
     /// An interface by the number of its port.
@@ -301,7 +301,7 @@ impl Fib {
 
     /// Bytes of memory that lookups use.
     pub fn memory(&self) -> usize {
-        self.v4.memory() + self.v6.memory() + size_of_val(&*self.groups) + size_of_val(&*self.ways)
+        self.v4.memory() + self.v6.memory() + size_of_val(&*self.groups) + size_of_val(&*self.next_hops)
     }
 
     #[inline]
@@ -310,8 +310,8 @@ impl Fib {
         if group.action != Action::Forward {
             return Answer::Other(group.action);
         }
-        let (first, ways) = (group.first as usize, group.ways as usize);
-        self.ways.get(first..first + ways).map_or(Answer::NoRoute, Answer::Ways)
+        let (first, next_hops) = (group.first as usize, group.next_hops as usize);
+        self.next_hops.get(first..first + next_hops).map_or(Answer::NoRoute, Answer::NextHops)
     }
 
     #[inline]
@@ -337,9 +337,9 @@ impl Fib {
         match self.lookup(address) {
             Answer::NoRoute => None,
             Answer::Other(action) => Some((action, None)),
-            Answer::Ways(ways) => {
-                let way = choose(ways, hash)?;
-                Some((Action::Forward, Some(Hop { port: way.port, gateway: way.gateway, weight: 1 })))
+            Answer::NextHops(next_hops) => {
+                let next_hop = choose(next_hops, hash)?;
+                Some((Action::Forward, Some(Hop { port: next_hop.port, gateway: next_hop.gateway, weight: 1 })))
             }
         }
     }
@@ -356,10 +356,10 @@ impl Fib {
         self.lookup(address) == Answer::Other(Action::Local)
     }
 
-    /// The address that packets of the router to `to` by a way carry: one of the subnet of the next
-    /// hop, or the interface's first, or any interface's.
-    pub(super) fn source4(&self, way: &Way, to: Ipv4Addr) -> Option<Ipv4Addr> {
-        let next = match way.gateway {
+    /// The address that packets of the router to `to` by a next hop carry: one of the subnet of the
+    /// next hop, or the interface's first, or any interface's.
+    pub(super) fn source4(&self, next_hop: &NextHop, to: Ipv4Addr) -> Option<Ipv4Addr> {
+        let next = match next_hop.gateway {
             Some(IpAddr::V4(gateway)) => gateway,
             _ => to,
         };
@@ -372,12 +372,12 @@ impl Fib {
             let mut all = interface.addresses.iter().filter_map(v4);
             all.clone().find(near).or_else(|| all.next()).map(|(address, _)| address)
         };
-        self.interface(way.port).and_then(of).or_else(|| self.interfaces.iter().flatten().find_map(of))
+        self.interface(next_hop.port).and_then(of).or_else(|| self.interfaces.iter().flatten().find_map(of))
     }
 
     /// As [`source4`](Fib::source4): of the same scope as the destination, with the longest common
     /// prefix (RFC 6724, rules 2 and 8).
-    pub(super) fn source6(&self, way: &Way, to: Ipv6Addr) -> Option<Ipv6Addr> {
+    pub(super) fn source6(&self, next_hop: &NextHop, to: Ipv6Addr) -> Option<Ipv6Addr> {
         let of = |interface: &Interface| {
             let usable = |(address, _): &(IpAddr, u8)| match address {
                 IpAddr::V6(v6) => Some(*v6),
@@ -389,7 +389,7 @@ impl Fib {
             };
             interface.addresses.iter().filter_map(usable).max_by_key(rank)
         };
-        let own = self.interface(way.port).and_then(of);
+        let own = self.interface(next_hop.port).and_then(of);
         let is_enough = |from: &Ipv6Addr| to.is_unicast_link_local() || !from.is_unicast_link_local();
         own.filter(is_enough)
             .or_else(|| self.interfaces.iter().flatten().filter_map(of).find(|from| !from.is_unicast_link_local()))
@@ -402,10 +402,10 @@ fn own_bit(address: u32) -> u64 {
     1 << (address.wrapping_mul(0x9e37_79b9) >> 26)
 }
 
-/// The way of a flow.
+/// The next hop of a flow.
 #[inline]
-pub(super) fn choose(ways: &[Way], hash: u32) -> Option<&Way> {
-    ways.iter().find(|way| hash <= way.bound)
+pub(super) fn choose(next_hops: &[NextHop], hash: u32) -> Option<&NextHop> {
+    next_hops.iter().find(|next_hop| hash <= next_hop.bound)
 }
 
 #[cfg(test)]
@@ -471,11 +471,12 @@ mod tests {
     #[test]
     fn the_source_address_is_of_the_next_hops_subnet_or_the_first_one() {
         let fib = Fib::new(vec![interface(1, &[("10.0.0.1", 24), ("10.1.0.1", 24)]), interface(2, &[])], &[]).unwrap();
-        let way = |port, gateway: &str| Way { port, gateway: gateway.parse().ok(), mtu: 1500, bound: u32::MAX };
-        let source = |way: &Way, to: &str| fib.source4(way, to.parse().unwrap());
-        assert_eq!(source(&way(0, "10.1.0.9"), "99.0.0.1"), Some([10, 1, 0, 1].into()));
-        assert_eq!(source(&way(0, ""), "10.1.0.77"), Some([10, 1, 0, 1].into()));
-        assert_eq!(source(&way(0, "10.7.0.9"), "99.0.0.1"), Some([10, 0, 0, 1].into()));
-        assert_eq!(source(&way(1, ""), "99.0.0.1"), Some([10, 0, 0, 1].into()), "of another interface");
+        let next_hop =
+            |port, gateway: &str| NextHop { port, gateway: gateway.parse().ok(), mtu: 1500, bound: u32::MAX };
+        let source = |next_hop: &NextHop, to: &str| fib.source4(next_hop, to.parse().unwrap());
+        assert_eq!(source(&next_hop(0, "10.1.0.9"), "99.0.0.1"), Some([10, 1, 0, 1].into()));
+        assert_eq!(source(&next_hop(0, ""), "10.1.0.77"), Some([10, 1, 0, 1].into()));
+        assert_eq!(source(&next_hop(0, "10.7.0.9"), "99.0.0.1"), Some([10, 0, 0, 1].into()));
+        assert_eq!(source(&next_hop(1, ""), "99.0.0.1"), Some([10, 0, 0, 1].into()), "of another interface");
     }
 }

@@ -53,7 +53,7 @@ pub use snapshot::{Publisher, Reader};
 
 use crate::hub::{Ports, Switch};
 use crate::software_offload::SoftwareOffload;
-use fib::{Answer, Way, choose};
+use fib::{Answer, NextHop, choose};
 use icmp::Pace;
 use neighbour::{Found, Key, NeighbourCache, Neighbours, Outcome};
 use std::net::IpAddr;
@@ -106,7 +106,7 @@ impl Default for RouterConfig {
 #[derive(Debug, Clone, Copy)]
 enum Decision {
     /// A plain packet to forward.
-    Forward { way: Way, dst: IpAddr },
+    Forward { next_hop: NextHop, dst: IpAddr },
     /// Everything else.
     Slow,
 }
@@ -201,18 +201,18 @@ impl Router {
         } else {
             return Decision::Slow;
         };
-        let way = match answer {
-            Answer::Ways([way]) => *way,
-            Answer::Ways(ways) => match choose(ways, self.hash_of(packet)) {
-                Some(way) => *way,
+        let next_hop = match answer {
+            Answer::NextHops([next_hop]) => *next_hop,
+            Answer::NextHops(next_hops) => match choose(next_hops, self.hash_of(packet)) {
+                Some(next_hop) => *next_hop,
                 None => return Decision::Slow,
             },
             _ => return Decision::Slow,
         };
-        if frame_len != len as usize || longest(packet, len) > way.mtu {
+        if frame_len != len as usize || longest(packet, len) > next_hop.mtu {
             return Decision::Slow;
         }
-        Decision::Forward { way, dst }
+        Decision::Forward { next_hop, dst }
     }
 
     /// The hash that chooses among several hops: one for all packets of a flow.
@@ -222,14 +222,20 @@ impl Router {
 
     /// Forwards a packet that was decided on.
     #[inline]
-    fn send<R: RxQueue, T: TxQueue>(&mut self, mut packet: Packet, way: &Way, dst: IpAddr, turn: &mut Turn<'_, R, T>) {
+    fn send<R: RxQueue, T: TxQueue>(
+        &mut self,
+        mut packet: Packet,
+        next_hop: &NextHop,
+        dst: IpAddr,
+        turn: &mut Turn<'_, R, T>,
+    ) {
         if let Some(ip) = packet.linear_mut().get_mut(ETHERNET..) {
             match dst {
                 IpAddr::V4(_) => ip::decrease4(ip),
                 IpAddr::V6(_) => ip::decrease6(ip),
             }
         }
-        let key = Key { port: way.port, address: way.gateway.unwrap_or(dst) };
+        let key = Key { port: next_hop.port, address: next_hop.gateway.unwrap_or(dst) };
         match self.remembered.get(key, self.generation, turn.now) {
             Some(known) => transmit(packet, key.port, known.mac, turn),
             None => self.resolve(packet, key, turn),
@@ -311,7 +317,7 @@ impl Switch for Router {
         }));
         for (packet, decision) in burst.drain_front(decided.len()).zip(&decided) {
             match decision {
-                Decision::Forward { way, dst } => self.send(packet, way, *dst, &mut turn),
+                Decision::Forward { next_hop, dst } => self.send(packet, next_hop, *dst, &mut turn),
                 Decision::Slow => self.slow(packet, &mut turn),
             }
         }

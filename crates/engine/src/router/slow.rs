@@ -1,6 +1,6 @@
 //! The slow path of a router: what is not a plain packet to forward, and what is the router's own.
 
-use super::fib::{Action, Answer, Way, choose};
+use super::fib::{Action, Answer, NextHop, choose};
 use super::fragment::{pieces, write_header};
 use super::icmp::{self, MAX_ERROR, Problem, answerable};
 use super::ip::{self, Refusal, V4, V6, is_group, upper6};
@@ -94,37 +94,49 @@ impl Router {
         if is_group(dst) {
             return self.control(seen.packet, DropReason::ForRouter, turn);
         }
-        let way = match self.way(&seen, dst, turn) {
-            Ok(Some(way)) => way,
+        let next_hop = match self.next_hop(&seen, dst, turn) {
+            Ok(Some(next_hop)) => next_hop,
             Ok(None) => return self.local(seen, dst, turn),
             Err(refusal) => return self.refuse(seen, refusal, turn),
         };
         if v4.ttl <= 1 {
             return self.refuse(seen, Refusal::with(DropReason::TtlExpired, Problem::TimeExceeded), turn);
         }
-        self.forward4(seen, v4, &way, turn);
+        self.forward4(seen, v4, &next_hop, turn);
     }
 
-    fn forward4<R: RxQueue, T: TxQueue>(&mut self, mut seen: Seen, v4: V4, way: &Way, turn: &mut Turn<'_, R, T>) {
-        let is_too_long = longest(&seen.packet, v4.total_len.into()) > way.mtu;
+    fn forward4<R: RxQueue, T: TxQueue>(
+        &mut self,
+        mut seen: Seen,
+        v4: V4,
+        next_hop: &NextHop,
+        turn: &mut Turn<'_, R, T>,
+    ) {
+        let is_too_long = longest(&seen.packet, v4.total_len.into()) > next_hop.mtu;
         if is_too_long && v4.fragment & towpath_wire::ipv4::DONT_FRAGMENT != 0 {
-            let problem = Problem::TooBig { mtu: way.mtu };
+            let problem = Problem::TooBig { mtu: next_hop.mtu };
             return self.refuse(seen, Refusal::with(DropReason::NotFragmented, problem), turn);
         }
         if let Some(at) = v4.options.record_route
-            && let Some(own) = turn.fib.source4(way, v4.dst)
+            && let Some(own) = turn.fib.source4(next_hop, v4.dst)
             && let Some(header) = seen.packet.linear_mut().get_mut(ETHERNET..ETHERNET + usize::from(v4.header_len))
         {
             ip::record_route(header, at, own);
         }
         if is_too_long {
-            return self.fragment(seen.packet, way, v4.dst.into(), turn);
+            return self.fragment(seen.packet, next_hop, v4.dst.into(), turn);
         }
-        self.send(seen.packet, way, v4.dst.into(), turn);
+        self.send(seen.packet, next_hop, v4.dst.into(), turn);
     }
 
     /// Cuts a packet into fragments, and forwards them.
-    fn fragment<R: RxQueue, T: TxQueue>(&mut self, packet: Packet, way: &Way, dst: IpAddr, turn: &mut Turn<'_, R, T>) {
+    fn fragment<R: RxQueue, T: TxQueue>(
+        &mut self,
+        packet: Packet,
+        next_hop: &NextHop,
+        dst: IpAddr,
+        turn: &mut Turn<'_, R, T>,
+    ) {
         let (mut whole, mut plain) = (Batch::new(), Batch::<64>::new());
         let _ = whole.push(packet);
         // Segments with complete checksums: a fragment has no checksum of its own.
@@ -135,7 +147,7 @@ impl Router {
                 return;
             }
             for packet in plain.drain_front(n) {
-                self.fragment_one(packet, way, dst, turn);
+                self.fragment_one(packet, next_hop, dst, turn);
             }
         }
     }
@@ -143,20 +155,20 @@ impl Router {
     fn fragment_one<R: RxQueue, T: TxQueue>(
         &mut self,
         packet: Packet,
-        way: &Way,
+        next_hop: &NextHop,
         dst: IpAddr,
         turn: &mut Turn<'_, R, T>,
     ) {
         let len = packet.len();
-        if len - ETHERNET <= way.mtu as usize {
-            return self.send(packet, way, dst, turn);
+        if len - ETHERNET <= next_hop.mtu as usize {
+            return self.send(packet, next_hop, dst, turn);
         }
         let mut scratch = std::mem::take(&mut self.scratch);
         let header_len = packet.linear().get(ETHERNET).map_or(0, |first| usize::from(first & 15) * 4);
         packet.copy_to(0, scratch.get_mut(..len).unwrap_or_default());
         let front = ETHERNET + header_len;
         let payload = scratch.get(front..len).unwrap_or_default();
-        let made = pieces(header_len, payload.len(), way.mtu as usize);
+        let made = pieces(header_len, payload.len(), next_hop.mtu as usize);
         let mut fragments = 0;
         for piece in made.into_iter().flatten() {
             let more = piece.at + piece.len < payload.len();
@@ -167,7 +179,7 @@ impl Router {
             write_header(header.get_mut(ETHERNET..).unwrap_or_default(), piece, more);
             fragments += 1;
             match join(self.software.cache(), header, part) {
-                Some(fragment) => self.send(fragment, way, dst, turn),
+                Some(fragment) => self.send(fragment, next_hop, dst, turn),
                 None => self.counters.dropped(DropReason::NoBuffer, 1),
             }
         }
@@ -196,24 +208,24 @@ impl Router {
                 false => turn.ports.drop(turn.ingress, DropReason::Martian, seen.packet),
             };
         }
-        let way = match self.way(&seen, dst, turn) {
-            Ok(Some(way)) => way,
+        let next_hop = match self.next_hop(&seen, dst, turn) {
+            Ok(Some(next_hop)) => next_hop,
             Ok(None) => return self.local(seen, dst, turn),
             Err(refusal) => return self.refuse(seen, refusal, turn),
         };
-        if let Err(refusal) = check_forward6(&v6, &way, &seen.packet) {
+        if let Err(refusal) = check_forward6(&v6, &next_hop, &seen.packet) {
             return self.refuse(seen, refusal, turn);
         }
-        self.send(seen.packet, &way, dst, turn);
+        self.send(seen.packet, &next_hop, dst, turn);
     }
 
-    /// The way of a packet, `None` if it is for the router.
-    fn way<R: RxQueue, T: TxQueue>(
+    /// The next hop of a packet, `None` if it is for the router.
+    fn next_hop<R: RxQueue, T: TxQueue>(
         &self,
         seen: &Seen,
         dst: IpAddr,
         turn: &Turn<'_, R, T>,
-    ) -> Result<Option<Way>, Refusal> {
+    ) -> Result<Option<NextHop>, Refusal> {
         let refused = |problem| Err(Refusal::with(DropReason::Unreachable, problem));
         match turn.fib.lookup(dst) {
             Answer::Other(Action::Local) => Ok(None),
@@ -226,8 +238,8 @@ impl Router {
             Answer::Other(Action::Prohibit) => refused(Problem::Prohibited),
             Answer::Other(Action::Blackhole | Action::Forward) => Err(DropReason::Unreachable.into()),
             Answer::NoRoute => Err(Refusal::with(DropReason::NoRoute, Problem::NoRoute)),
-            Answer::Ways(ways) => match choose(ways, self.hash_of(&seen.packet)) {
-                Some(way) => Ok(Some(*way)),
+            Answer::NextHops(next_hops) => match choose(next_hops, self.hash_of(&seen.packet)) {
+                Some(next_hop) => Ok(Some(*next_hop)),
                 None => Err(DropReason::NoRoute.into()),
             },
         }
@@ -329,7 +341,7 @@ impl Router {
         if turn.fib.is_local(to) {
             return;
         }
-        let Some((way, source)) = self.reply_way(to, turn) else { return };
+        let Some((next_hop, source)) = self.reply_next_hop(to, turn) else { return };
         if !self.pace.grants(turn.now) {
             return;
         }
@@ -350,23 +362,23 @@ impl Router {
             return;
         };
         self.counters.originated(1);
-        self.send_by(packet, &way, to, turn);
+        self.send_by(packet, &next_hop, to, turn);
     }
 
-    /// The way to a sender, and the address that the router answers from.
-    fn reply_way<R: RxQueue, T: TxQueue>(&self, to: IpAddr, turn: &Turn<'_, R, T>) -> Option<(Way, IpAddr)> {
-        let way = match to {
-            IpAddr::V6(v6) if v6.is_unicast_link_local() => Way::direct(turn.ingress as u16),
+    /// The next hop to a sender, and the address that the router answers from.
+    fn reply_next_hop<R: RxQueue, T: TxQueue>(&self, to: IpAddr, turn: &Turn<'_, R, T>) -> Option<(NextHop, IpAddr)> {
+        let next_hop = match to {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => NextHop::direct(turn.ingress as u16),
             _ => match turn.fib.lookup(to) {
-                Answer::Ways(ways) => *ways.first()?,
+                Answer::NextHops(next_hops) => *next_hops.first()?,
                 _ => return None,
             },
         };
         let source = match to {
-            IpAddr::V4(v4) => turn.fib.source4(&way, v4).map(IpAddr::V4),
-            IpAddr::V6(v6) => turn.fib.source6(&way, v6).map(IpAddr::V6),
+            IpAddr::V4(v4) => turn.fib.source4(&next_hop, v4).map(IpAddr::V4),
+            IpAddr::V6(v6) => turn.fib.source6(&next_hop, v6).map(IpAddr::V6),
         };
-        Some((way, source?))
+        Some((next_hop, source?))
     }
 
     /// Sends an answer, which was made of a received packet, on its way.
@@ -376,15 +388,21 @@ impl Router {
             Some(4) => ip.get(16..20).and_then(|dst| <[u8; 4]>::try_from(dst).ok()).map(IpAddr::from),
             _ => ip.get(24..40).and_then(|dst| <[u8; 16]>::try_from(dst).ok()).map(IpAddr::from),
         };
-        match to.and_then(|to| Some((to, self.reply_way(to, turn)?.0))) {
-            Some((to, way)) => self.send_by(packet, &way, to, turn),
+        match to.and_then(|to| Some((to, self.reply_next_hop(to, turn)?.0))) {
+            Some((to, next_hop)) => self.send_by(packet, &next_hop, to, turn),
             None => turn.ports.drop(turn.ingress, DropReason::NoRoute, packet),
         }
     }
 
     /// Sends a packet of the router's own.
-    fn send_by<R: RxQueue, T: TxQueue>(&mut self, packet: Packet, way: &Way, to: IpAddr, turn: &mut Turn<'_, R, T>) {
-        self.resolve(packet, way.key(to), turn);
+    fn send_by<R: RxQueue, T: TxQueue>(
+        &mut self,
+        packet: Packet,
+        next_hop: &NextHop,
+        to: IpAddr,
+        turn: &mut Turn<'_, R, T>,
+    ) {
+        self.resolve(packet, next_hop.key(to), turn);
     }
 
     /// Does what neighbours bring about: questions, packets that have waited.
@@ -415,14 +433,14 @@ impl Router {
     fn ask<R: RxQueue, T: TxQueue>(&mut self, question: Question, turn: &mut Turn<'_, R, T>) {
         let port = question.key.port;
         let Some(interface) = turn.fib.interface(port) else { return };
-        let way = Way::direct(port);
+        let next_hop = NextHop::direct(port);
         let source = match question.key.address {
-            IpAddr::V4(v4) => turn.fib.source4(&way, v4).map(IpAddr::V4),
+            IpAddr::V4(v4) => turn.fib.source4(&next_hop, v4).map(IpAddr::V4),
             // Its link-local address, which every interface with IPv6 has.
             IpAddr::V6(v6) => {
                 let is_own = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
                 let own = interface.addresses.iter().map(|(address, _)| *address).find(is_own);
-                own.or_else(|| turn.fib.source6(&way, v6).map(IpAddr::V6))
+                own.or_else(|| turn.fib.source6(&next_hop, v6).map(IpAddr::V6))
             }
         };
         let mut out = [0; MAX_MESSAGE];
@@ -433,7 +451,7 @@ impl Router {
 }
 
 /// What keeps an IPv6 packet with a route from being forwarded.
-fn check_forward6(v6: &V6, way: &Way, packet: &Packet) -> Result<(), Refusal> {
+fn check_forward6(v6: &V6, next_hop: &NextHop, packet: &Packet) -> Result<(), Refusal> {
     if v6.hop_limit <= 1 {
         return Err(Refusal::with(DropReason::TtlExpired, Problem::TimeExceeded));
     }
@@ -443,8 +461,8 @@ fn check_forward6(v6: &V6, way: &Way, packet: &Packet) -> Result<(), Refusal> {
     if v6.src.is_unicast_link_local() {
         return Err(Refusal::with(DropReason::Martian, Problem::BeyondScope));
     }
-    if longest(packet, v6.total_len) > way.mtu {
-        return Err(Refusal::with(DropReason::NotFragmented, Problem::TooBig { mtu: way.mtu }));
+    if longest(packet, v6.total_len) > next_hop.mtu {
+        return Err(Refusal::with(DropReason::NotFragmented, Problem::TooBig { mtu: next_hop.mtu }));
     }
     Ok(())
 }
