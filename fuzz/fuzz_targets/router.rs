@@ -209,7 +209,7 @@ fuzz_target!(|data: &[u8]| {
         hub.add(number, part);
     }
     let (began, mut own) = (Instant::now(), cache());
-    // What may be sent: an answer, an error and a question for each frame, and its fragments.
+    // What may be sent: an answer, an error and a solicitation for each frame, and its fragments.
     let (mut came, mut room, mut left, mut errors) = (0, 0, 0, 0);
     let mut take = || {
         for (port, queue) in sent.iter().enumerate() {

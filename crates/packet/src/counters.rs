@@ -316,7 +316,7 @@ pub struct Snapshot {
     pub merged: u64,
     /// Packets that copying for several egresses added: copies − 1 for each packet.
     pub flooded: u64,
-    /// Packets that the datapath made itself: a router's questions, answers and errors.
+    /// Packets that the datapath made itself: a router's solicitations, answers and errors.
     pub originated: u64,
     /// Packets that could not be handed on as they lay.
     pub copied: u64,

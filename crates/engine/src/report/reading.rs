@@ -115,7 +115,7 @@ pub struct Balance {
     pub split: u64,
     /// Packets that copying for several egresses added.
     pub flooded: u64,
-    /// Packets that the datapath made itself: a router's questions, answers and errors.
+    /// Packets that the datapath made itself: a router's solicitations, answers and errors.
     pub originated: u64,
     /// Packets that ports sent, delivered or consumed.
     pub sent: u64,

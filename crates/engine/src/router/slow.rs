@@ -4,7 +4,7 @@ use super::fib::{Action, Answer, NextHop, choose};
 use super::fragment::{pieces, write_header};
 use super::icmp::{self, MAX_ERROR, Problem, answerable};
 use super::ip::{self, Refusal, V4, V6, is_group, upper6};
-use super::neighbour::{Discovery, MAX_MESSAGE, Outcome, Question};
+use super::neighbour::{Discovery, MAX_MESSAGE, Outcome, Solicitation};
 use super::{ETHERNET, Router, Turn, longest, mac_number, transmit};
 use std::net::{IpAddr, Ipv6Addr};
 use towpath_packet::port::{RxQueue, TxQueue};
@@ -299,11 +299,11 @@ impl Router {
         if let Some(heard) = message.heard {
             self.neighbours.hear(&heard, turn.now, &mut self.outcome);
         }
-        let Some(solicitation) = message.solicitation else { return };
+        let Some(advertisement) = message.advertisement else { return };
         let Some(interface) = turn.fib.interface(turn.ingress as u16) else { return };
         let Ok((frame, _)) = ethernet::Header::split(seen.packet.linear()) else { return };
         let mut out = [0; MAX_MESSAGE];
-        if let Some(len) = solicitation.write(&mut out, interface.mac, frame.src()) {
+        if let Some(len) = advertisement.write(&mut out, interface.mac, frame.src()) {
             self.emit(out.get(..len).unwrap_or_default(), turn.ingress as u16, turn);
         }
     }
@@ -405,12 +405,12 @@ impl Router {
         self.resolve(packet, next_hop.key(to), turn);
     }
 
-    /// Does what neighbours bring about: questions, packets that have waited.
+    /// Does what neighbours bring about: solicitations, packets that have waited.
     #[cold]
     pub(super) fn act<R: RxQueue, T: TxQueue>(&mut self, turn: &mut Turn<'_, R, T>) {
-        // An error about a packet may be a question again: it is asked in the next round.
+        // An error about a packet may solicit again: that is sent in the next round.
         for _ in 0..4 {
-            let Outcome { questions, found, failed, overflown } = std::mem::take(&mut self.outcome);
+            let Outcome { solicitations, found, failed, overflown } = std::mem::take(&mut self.outcome);
             for (key, mac, packet) in found {
                 transmit(packet, key.port, mac, turn);
             }
@@ -421,8 +421,8 @@ impl Router {
                 self.counters.dropped(DropReason::NoNeighbour, 1);
                 self.software.cache().free(packet);
             }
-            for question in questions {
-                self.ask(question, turn);
+            for solicitation in solicitations {
+                self.solicit(solicitation, turn);
             }
             if self.outcome.is_empty() {
                 return;
@@ -430,11 +430,11 @@ impl Router {
         }
     }
 
-    fn ask<R: RxQueue, T: TxQueue>(&mut self, question: Question, turn: &mut Turn<'_, R, T>) {
-        let port = question.key.port;
+    fn solicit<R: RxQueue, T: TxQueue>(&mut self, solicitation: Solicitation, turn: &mut Turn<'_, R, T>) {
+        let port = solicitation.key.port;
         let Some(interface) = turn.fib.interface(port) else { return };
         let next_hop = NextHop::direct(port);
-        let source = match question.key.address {
+        let source = match solicitation.key.address {
             IpAddr::V4(v4) => turn.fib.source4(&next_hop, v4).map(IpAddr::V4),
             // Its link-local address, which every interface with IPv6 has.
             IpAddr::V6(v6) => {
@@ -444,7 +444,7 @@ impl Router {
             }
         };
         let mut out = [0; MAX_MESSAGE];
-        if let Some(len) = source.and_then(|source| question.write(&mut out, interface.mac, source)) {
+        if let Some(len) = source.and_then(|source| solicitation.write(&mut out, interface.mac, source)) {
             self.emit(out.get(..len).unwrap_or_default(), port, turn);
         }
     }

@@ -4,7 +4,7 @@
 //! of one station (RFC 826, RFC 4861 sections 7.1.1 and 7.1.2).
 
 use super::super::icmp::{fill_checksum6, is_valid6};
-use super::{Key, Question};
+use super::{Key, Solicitation};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use towpath_wire::ethernet::{self, BROADCAST, Mac, ethertype};
 use towpath_wire::icmp::v6;
@@ -30,11 +30,11 @@ pub struct Heard {
     pub key: Key,
     /// Its address, if the message has one.
     pub mac: Option<Mac>,
-    /// It answers a question.
+    /// It answers a solicitation.
     pub solicited: bool,
     /// It may replace a known address.
     pub overrides: bool,
-    /// It makes an entry if there is none: a question to the router itself.
+    /// It makes an entry if there is none: a solicitation to the router itself.
     pub creates: bool,
     /// It came by ARP.
     pub is_arp: bool,
@@ -45,15 +45,16 @@ pub struct Heard {
 pub struct Discovery {
     /// What it says.
     pub heard: Option<Heard>,
-    /// What it requests: an address of the router, and where the answer goes.
-    pub solicitation: Option<Solicitation>,
+    /// The answer that it requests.
+    pub advertisement: Option<Advertisement>,
 }
 
-/// An ARP request to the router, or a neighbour solicitation.
+/// The answer to a solicitation: an ARP reply, or a neighbour advertisement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Solicitation {
+pub struct Advertisement {
+    /// The address of the router that was asked for.
     target: IpAddr,
-    /// Where the answer goes; the unspecified address: to all.
+    /// Where it goes; the unspecified address: to all.
     from: IpAddr,
     mac: Mac,
 }
@@ -88,10 +89,10 @@ impl Discovery {
             return None;
         }
         let is_request = operation == arp::REQUEST && is_own(target.into());
-        let solicitation = is_request.then(|| Solicitation { target: target.into(), from: sender.into(), mac });
+        let advertisement = is_request.then(|| Advertisement { target: target.into(), from: sender.into(), mac });
         if sender.is_unspecified() {
             // A station that looks whether an address is free (RFC 5227).
-            return solicitation.map(|solicitation| Discovery { heard: None, solicitation: Some(solicitation) });
+            return advertisement.map(|advertisement| Discovery { heard: None, advertisement: Some(advertisement) });
         }
         let is_announcement = sender == target;
         let heard = Heard {
@@ -102,7 +103,7 @@ impl Discovery {
             creates: is_request,
             is_arp: true,
         };
-        Some(Discovery { heard: Some(heard), solicitation })
+        Some(Discovery { heard: Some(heard), advertisement })
     }
 
     /// Reads a neighbour solicitation or advertisement: `packet` is the whole IPv6 packet.
@@ -129,8 +130,8 @@ impl Discovery {
                 if src.is_unspecified() {
                     // Its sender looks whether the address is free (RFC 4862).
                     let is_sound = mac.is_none() && dst == solicited_node(target);
-                    let solicitation = Solicitation { target: target.into(), from: src.into(), mac: Mac::default() };
-                    return is_sound.then_some(Discovery { heard: None, solicitation: Some(solicitation) });
+                    let advertisement = Advertisement { target: target.into(), from: src.into(), mac: Mac::default() };
+                    return is_sound.then_some(Discovery { heard: None, advertisement: Some(advertisement) });
                 }
                 if src.is_multicast() || is_own(src.into()) {
                     return None;
@@ -144,9 +145,9 @@ impl Discovery {
                     creates: true,
                     is_arp: false,
                 });
-                let solicitation =
-                    Solicitation { target: target.into(), from: src.into(), mac: mac.unwrap_or_default() };
-                Some(Discovery { heard, solicitation: Some(solicitation) })
+                let advertisement =
+                    Advertisement { target: target.into(), from: src.into(), mac: mac.unwrap_or_default() };
+                Some(Discovery { heard, advertisement: Some(advertisement) })
             }
             v6::NEIGHBOUR_ADVERTISEMENT => {
                 let flags = fixed.rest();
@@ -158,7 +159,7 @@ impl Discovery {
                 let overrides = flags & OVERRIDE != 0;
                 let key = Key { port, address: target.into() };
                 let heard = Heard { key, mac, solicited, overrides, creates: false, is_arp: false };
-                Some(Discovery { heard: Some(heard), solicitation: None })
+                Some(Discovery { heard: Some(heard), advertisement: None })
             }
             _ => None,
         }
@@ -244,9 +245,9 @@ fn write_nd(out: &mut [u8], to: (Mac, Ipv6Addr), from: (Mac, Ipv6Addr), fields: 
     Some(MAX_MESSAGE)
 }
 
-impl Question {
-    /// Writes the question as a frame from `mac` and `source`, an address of the interface; returns
-    /// its length.
+impl Solicitation {
+    /// Writes it as a frame from `mac` and `source`, an address of the interface; returns its
+    /// length.
     pub(in super::super) fn write(&self, out: &mut [u8; MAX_MESSAGE], mac: Mac, source: IpAddr) -> Option<usize> {
         match (self.key.address, source) {
             (IpAddr::V4(target), IpAddr::V4(source)) => {
@@ -265,9 +266,9 @@ impl Question {
     }
 }
 
-impl Solicitation {
-    /// Writes the answer as a frame from `mac`; returns its length. `frame_source`: the other
-    /// station's address, if the question did not have it; `None` if that is no station's either.
+impl Advertisement {
+    /// Writes it as a frame from `mac`; returns its length. `frame_source`: the other station's
+    /// address, if the solicitation did not have it; `None` if that is no station's either.
     pub(in super::super) fn write(&self, out: &mut [u8; MAX_MESSAGE], mac: Mac, frame_source: Mac) -> Option<usize> {
         match (self.target, self.from) {
             (IpAddr::V4(target), IpAddr::V4(from)) => {
@@ -296,12 +297,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_to_a_question_without_an_address_goes_to_the_station_that_sent_it_and_to_no_group() {
+    fn an_answer_to_a_solicitation_without_an_address_goes_to_the_station_that_sent_it_and_to_no_group() {
         let [target, from] = ["fd00::1", "fd00::2"].map(|address| address.parse().unwrap());
-        let solicitation = Solicitation { target, from, mac: Mac::default() };
+        let advertisement = Advertisement { target, from, mac: Mac::default() };
         let to = |frame_source| {
             let mut out = [0; MAX_MESSAGE];
-            solicitation.write(&mut out, [2, 0, 0, 0, 0, 1], frame_source).map(|_| out[..6].to_vec())
+            advertisement.write(&mut out, [2, 0, 0, 0, 0, 1], frame_source).map(|_| out[..6].to_vec())
         };
         assert_eq!(to([2, 0, 0, 0, 0, 9]), Some(vec![2, 0, 0, 0, 0, 9]));
         assert_eq!([to([3, 0, 0, 0, 0, 9]), to(BROADCAST), to(Mac::default())], [None, None, None]);

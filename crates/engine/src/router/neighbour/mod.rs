@@ -5,9 +5,9 @@
 //! ```text
 //!            packet                     answer                    30 s               packet
 //!   (none) ─────────► INCOMPLETE ─────────────────► REACHABLE ────────► STALE ─────────────► DELAY
-//!                      │ 3 questions, 1 s apart        ▲    ▲  solicited   ▲   5 s             │
+//!                      │ 3 solicitations, 1 s apart    ▲    ▲  solicited   ▲   5 s             │
 //!                      ▼                               │    └── answer ────┼──────────────── PROBE
-//!                    FAILED: "host unreachable"        └───────────────────┘  3 questions, then FAILED
+//!                    FAILED: "host unreachable"        └───────────────────┘  3 times, then FAILED
 //! ```
 //!
 //! | file | content |
@@ -20,13 +20,13 @@
 //! answer until its time is over or the set's generation changes, which one load per burst shows:
 //! so no packet of an established flow takes the lock.
 //!
-//! Only packets of the router make entries, and questions to the router itself: a station that is
-//! not spoken with can't fill the set. An answer that was not asked for changes an entry as RFC
+//! Only packets of the router make entries, and solicitations to the router itself: a station that
+//! is not spoken with can't fill the set. An answer that was not asked for changes an entry as RFC
 //! 4861 section 7.2.5 and Linux say.
 //!
-//! Beside a kernel that finds neighbours itself ([`Finder::Kernel`]) entries are
-//! [set](Neighbours::set) and [removed](Neighbours::remove) by what mirrors it, and questions are
-//! [handed to it](Neighbours::take_questions).
+//! Beside a kernel that finds neighbours itself ([`Resolver::Kernel`]) entries are
+//! [set](Neighbours::set) and [removed](Neighbours::remove) by what mirrors it, and solicitations
+//! are [handed to it](Neighbours::take_solicitations).
 
 mod cache;
 mod message;
@@ -60,15 +60,15 @@ pub struct Key {
 #[non_exhaustive]
 pub struct NeighbourConfig {
     /// What finds addresses.
-    pub finder: Finder,
+    pub resolver: Resolver,
     /// How long an address is known to be right after an answer.
     pub reachable: Duration,
     /// How long an address that may be wrong is used before it is asked for.
     pub delay: Duration,
-    /// Time between two questions.
+    /// Time between two solicitations.
     pub retransmit: Duration,
-    /// Questions without an answer after which the neighbour has failed.
-    pub questions: u8,
+    /// Solicitations without an answer after which the neighbour has failed.
+    pub solicitations: u8,
     /// How long a neighbour that failed is not asked again.
     pub hold_down: Duration,
     /// How long an entry stays without a packet that uses it.
@@ -85,11 +85,11 @@ impl Default for NeighbourConfig {
     fn default() -> NeighbourConfig {
         let seconds = Duration::from_secs;
         NeighbourConfig {
-            finder: Finder::Own,
+            resolver: Resolver::Own,
             reachable: seconds(30),
             delay: seconds(5),
             retransmit: seconds(1),
-            questions: 3,
+            solicitations: 3,
             hold_down: seconds(1),
             unused: seconds(300),
             limit: 16_384,
@@ -101,7 +101,7 @@ impl Default for NeighbourConfig {
 
 /// What finds addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Finder {
+pub enum Resolver {
     /// The router, by ARP and neighbour discovery.
     #[default]
     Own,
@@ -172,12 +172,12 @@ pub struct Neighbour {
     pub state: State,
 }
 
-/// A question to send: who has this address?
+/// A solicitation to send: who has this address?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
+pub struct Solicitation {
     /// The neighbour.
     pub key: Key,
-    /// Its last address: the question goes to it alone.
+    /// Its last address: the solicitation goes to it alone.
     pub to: Option<Mac>,
 }
 
@@ -197,8 +197,8 @@ pub enum Found {
 /// What comes out of the set besides answers.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Questions to be sent.
-    pub questions: Vec<Question>,
+    /// Solicitations to be sent.
+    pub solicitations: Vec<Solicitation>,
     /// Packets that have waited, with the address that was found.
     pub found: Vec<(Key, Mac, Packet)>,
     /// Packets whose neighbour does not answer.
@@ -209,7 +209,7 @@ pub struct Outcome {
 
 impl Outcome {
     fn append(&mut self, other: &mut Outcome) {
-        self.questions.append(&mut other.questions);
+        self.solicitations.append(&mut other.solicitations);
         self.found.append(&mut other.found);
         self.failed.append(&mut other.failed);
         self.overflown.append(&mut other.overflown);
@@ -217,7 +217,7 @@ impl Outcome {
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.questions.is_empty() && self.found.is_empty() && self.failed.is_empty() && self.overflown.is_empty()
+        self.solicitations.is_empty() && self.found.is_empty() && self.failed.is_empty() && self.overflown.is_empty()
     }
 }
 
@@ -225,8 +225,8 @@ impl Outcome {
 struct Table {
     entries: HashMap<Key, Entry>,
     queued: usize,
-    /// Questions for the kernel.
-    questions: Vec<Question>,
+    /// Solicitations for the kernel.
+    solicitations: Vec<Solicitation>,
     /// Left for a worker.
     pending: Outcome,
     /// The earliest time at which an entry changes; may be too early.
@@ -247,8 +247,8 @@ pub struct Neighbours {
 
 /// Time in which ARP may not change an address again (Linux: `locktime`).
 const LOCK: Duration = Duration::from_secs(1);
-/// Questions for the kernel that may wait.
-const MAX_QUESTIONS: usize = 4096;
+/// Solicitations for the kernel that may wait.
+const MAX_SOLICITATIONS: usize = 4096;
 /// Time between two looks for unused entries.
 const COLLECT: Duration = Duration::from_secs(5);
 
@@ -319,7 +319,7 @@ impl Neighbours {
             State::Permanent => return Found::Mac(entry.mac, now + self.config.reachable),
             State::Kernel => {
                 // It is confirmed by the kernel, which does not see our packets.
-                table.ask_kernel(Question { key, to: None });
+                table.ask_kernel(Solicitation { key, to: None });
                 let until = now + self.config.reachable;
                 return table.entries.get(&key).map_or(Found::Full, |entry| Found::Mac(entry.mac, until));
             }
@@ -340,7 +340,7 @@ impl Neighbours {
                 }
                 (entry.state, entry.probes) = (State::Incomplete, 1);
                 entry.due = Some(now + self.config.retransmit);
-                self.ask(table, Question { key, to: None }, out);
+                self.solicit(table, Solicitation { key, to: None }, out);
                 table.wake_at(now + self.config.retransmit);
             }
             State::Incomplete => {}
@@ -366,16 +366,16 @@ impl Neighbours {
         }
     }
 
-    fn ask(&self, table: &mut Table, question: Question, out: &mut Outcome) {
-        match self.config.finder {
-            Finder::Own => out.questions.push(question),
-            Finder::Kernel => table.ask_kernel(question),
+    fn solicit(&self, table: &mut Table, solicitation: Solicitation, out: &mut Outcome) {
+        match self.config.resolver {
+            Resolver::Own => out.solicitations.push(solicitation),
+            Resolver::Kernel => table.ask_kernel(solicitation),
         }
     }
 
-    /// Questions for the kernel, each once; see [`Finder::Kernel`].
-    pub fn take_questions(&self) -> Vec<Question> {
-        std::mem::take(&mut self.lock().questions)
+    /// Solicitations for the kernel, each once; see [`Resolver::Kernel`].
+    pub fn take_solicitations(&self) -> Vec<Solicitation> {
+        std::mem::take(&mut self.lock().solicitations)
     }
 
     /// What a message says of a neighbour, by the rules of its protocol.
@@ -492,7 +492,7 @@ impl Neighbours {
     #[cold]
     fn run_timers(&self, table: &mut Table, now: Instant, out: &mut Outcome) {
         let config = &self.config;
-        let (mut next, mut questions, mut has_changed) = (None, Vec::new(), false);
+        let (mut next, mut solicitations, mut has_changed) = (None, Vec::new(), false);
         for (key, entry) in &mut table.entries {
             let Some(due) = entry.due else { continue };
             if due <= now {
@@ -501,13 +501,13 @@ impl Neighbours {
                     State::Delay => {
                         (entry.state, entry.probes) = (State::Probe, 1);
                         entry.due = Some(now + config.retransmit);
-                        questions.push(Question { key: *key, to: Some(entry.mac) });
+                        solicitations.push(Solicitation { key: *key, to: Some(entry.mac) });
                     }
-                    State::Incomplete | State::Probe if entry.probes < config.questions => {
+                    State::Incomplete | State::Probe if entry.probes < config.solicitations => {
                         let to = (entry.state == State::Probe).then_some(entry.mac);
                         entry.probes += 1;
                         entry.due = Some(now + config.retransmit);
-                        questions.push(Question { key: *key, to });
+                        solicitations.push(Solicitation { key: *key, to });
                     }
                     State::Incomplete | State::Probe => {
                         has_changed |= entry.state == State::Probe;
@@ -526,8 +526,8 @@ impl Neighbours {
             }
         }
         table.next_due = next;
-        for question in questions {
-            self.ask(table, question, out);
+        for solicitation in solicitations {
+            self.solicit(table, solicitation, out);
         }
         if has_changed {
             self.changed();
@@ -567,9 +567,9 @@ impl Table {
         self.next_due = Some(self.next_due.map_or(due, |next| next.min(due)));
     }
 
-    fn ask_kernel(&mut self, question: Question) {
-        if self.questions.len() < MAX_QUESTIONS && !self.questions.contains(&question) {
-            self.questions.push(question);
+    fn ask_kernel(&mut self, solicitation: Solicitation) {
+        if self.solicitations.len() < MAX_SOLICITATIONS && !self.solicitations.contains(&solicitation) {
+            self.solicitations.push(solicitation);
         }
     }
 

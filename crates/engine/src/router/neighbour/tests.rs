@@ -20,7 +20,7 @@ fn known(solicited: bool, now: Instant) -> Neighbours {
     let neighbours = Neighbours::new(NeighbourConfig::default()).unwrap();
     let mut out = Outcome::default();
     assert_eq!(neighbours.lookup(key(), &mut None, now, &mut out), Found::Waits);
-    assert_eq!(out.questions, [Question { key: key(), to: None }]);
+    assert_eq!(out.solicitations, [Solicitation { key: key(), to: None }]);
     neighbours.hear(&heard(Some(MAC), solicited, true), now, &mut out);
     neighbours
 }
@@ -58,7 +58,7 @@ fn a_neighbour_that_is_used_is_probed_and_one_without_an_answer_fails() {
     for second in 36..39 {
         out = Outcome::default();
         neighbours.tick(at(second), &mut out);
-        assert_eq!(out.questions, [Question { key: key(), to: Some(MAC) }], "{second}");
+        assert_eq!(out.solicitations, [Solicitation { key: key(), to: Some(MAC) }], "{second}");
     }
     let generation = neighbours.generation();
     neighbours.tick(at(39), &mut out);

@@ -127,9 +127,9 @@ struct Follower {
 impl Follower {
     fn step(&mut self) {
         self.see_interfaces();
-        for question in self.shared.neighbours.take_questions() {
-            if let Some(Some(device)) = self.indices.get(usize::from(question.key.port)) {
-                let _ = self.next_hops.resolve(*device, question.key.address);
+        for solicitation in self.shared.neighbours.take_solicitations() {
+            if let Some(Some(device)) = self.indices.get(usize::from(solicitation.key.port)) {
+                let _ = self.next_hops.resolve(*device, solicitation.key.address);
             }
         }
         let table = self.next_hops.table();

@@ -45,7 +45,7 @@ use towpath_engine::hub::Hub;
 use towpath_engine::idle::Idle;
 use towpath_engine::report::Meter;
 use towpath_engine::route::Limit;
-use towpath_engine::router::neighbour::{Finder, Key, NeighbourConfig, Neighbours, Outcome, State};
+use towpath_engine::router::neighbour::{Key, NeighbourConfig, Neighbours, Outcome, Resolver, State};
 use towpath_engine::router::{self, Interface, Publisher, RouterConfig, RouterPort};
 use towpath_packet::port::{Layer, Needs, Port};
 use towpath_packet::{Direction, Offloads, PoolConfig};
@@ -251,7 +251,7 @@ impl Router {
             return refuse("control", controls.to_string(), "every port of a router has a control port, or none has");
         }
         let mut neighbour = self.neighbour;
-        neighbour.finder = if controls > 0 { Finder::Kernel } else { Finder::Own };
+        neighbour.resolver = if controls > 0 { Resolver::Kernel } else { Resolver::Own };
         let thread = |source| StartError::Thread { worker: 0, source };
         let neighbours = Arc::new(Neighbours::new(neighbour).map_err(thread)?);
         let all = || ports.iter().flat_map(|port| [Some(&port.port), port.control.as_ref()]).flatten();
