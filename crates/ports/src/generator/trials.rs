@@ -176,11 +176,11 @@ impl TrialQueue {
     /// A trial that was begun since the last call: this queue's share of it.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Trial> {
-        if self.shared.serial.load(Acquire) == self.serial { None } else { Some(self.adopt()) }
+        if self.shared.serial.load(Acquire) == self.serial { None } else { Some(self.take_share()) }
     }
 
     #[cold]
-    fn adopt(&mut self) -> Trial {
+    fn take_share(&mut self) -> Trial {
         let (trial, serial) = {
             let current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
             (*current, self.shared.serial.load(Acquire))

@@ -57,7 +57,7 @@ fn what_the_full_queue_of_a_tap_drops_is_counted_since_the_start_until_the_inter
         return;
     }
     let ns = quiet();
-    // The second port adopts the interface with the losses of the first one.
+    // The second port opens the interface with the losses of the first one.
     for (interface, persist) in [("e0", "on"), ("e0", "on"), ("e1", "off")] {
         let port = tap(&ns, &format!("{interface}?persist={persist},txqueuelen=16,addr=10.0.0.1/24"));
         let edge = port.edge().unwrap();

@@ -15,7 +15,7 @@ use super::super::features::{
     ACCESS_PLATFORM, CTRL_MAC_ADDR, CTRL_RX, CTRL_VLAN, CTRL_VQ, GUEST_ANNOUNCE, MAC, MTU, ORDER_PLATFORM, STATUS,
 };
 use super::super::transport::QueueSetup;
-use super::Terms;
+use super::Negotiated;
 use super::memory::SharedRegion;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -78,8 +78,8 @@ pub(in super::super) struct Connection {
     pending: Option<Pending>,
     /// The rings that are set up.
     queues: Vec<u16>,
-    /// These terms, and all memory, were sent to it.
-    prepared: Option<Terms>,
+    /// This, and all memory, was sent to it.
+    prepared: Option<Negotiated>,
     /// It was found by the search.
     is_found: bool,
 }
@@ -201,19 +201,19 @@ impl Connection {
         self.finish(Request::SetStatus, &status.to_ne_bytes(), &[])
     }
 
-    /// The terms and all memory were sent already; the next call need not send them.
-    pub(super) fn set_prepared(&mut self, terms: Terms) {
-        (self.prepared, self.is_found) = (Some(terms), true);
+    /// What was negotiated and all memory were sent already; the next call need not send them.
+    pub(super) fn set_prepared(&mut self, negotiated: Negotiated) {
+        (self.prepared, self.is_found) = (Some(negotiated), true);
     }
 
-    /// Whether that was done for these terms; once.
-    pub(super) fn take_prepared(&mut self, terms: Terms) -> bool {
-        self.prepared.take() == Some(terms)
+    /// Whether that was done for what was negotiated; once.
+    pub(super) fn take_prepared(&mut self, negotiated: Negotiated) -> bool {
+        self.prepared.take() == Some(negotiated)
     }
 
     /// Sets the call descriptors and the features.
-    pub(super) fn negotiate(&mut self, terms: Terms, calls: &[EventFd]) -> Result<(), BusError> {
-        let Terms { features, queues } = terms;
+    pub(super) fn negotiate(&mut self, negotiated: Negotiated, calls: &[EventFd]) -> Result<(), BusError> {
+        let Negotiated { features, queues } = negotiated;
         if features & !self.features() != 0 {
             return Err(self.failed(Request::SetFeatures, "the back end offers less than the one before it"));
         }

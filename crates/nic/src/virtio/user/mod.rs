@@ -87,9 +87,9 @@ impl UserConfig {
     }
 }
 
-/// What the driver chose.
+/// What the driver negotiated: features, and the number of queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct Negotiated {
     features: u64,
     queues: u16,
 }
@@ -99,7 +99,7 @@ pub(super) struct State {
     pub(super) connection: Option<Connection>,
     /// The connection took the place of another one, and the queues are not set up.
     is_new: bool,
-    terms: Option<Terms>,
+    negotiated: Option<Negotiated>,
     pub(super) regions: SharedRegions,
     search: Search,
     /// Why there is no connection.
@@ -154,7 +154,7 @@ impl UserTransport {
         let state = Mutex::new(State {
             connection: None,
             is_new: false,
-            terms: None,
+            negotiated: None,
             regions: SharedRegions::default(),
             search: Search::Idle,
             why: NONE,
@@ -176,7 +176,7 @@ impl UserTransport {
                 }
             }
         };
-        shared.state().adopt(first, &shared.events).map_err(os("epoll_ctl"))?;
+        shared.state().set_connection(first, &shared.events).map_err(os("epoll_ctl"))?;
         shared.state().is_new = false;
         let dma = UserDma::new(shared.clone());
         let searcher = Searcher::start(shared.clone()).map_err(os("thread"))?;
@@ -192,7 +192,7 @@ impl UserTransport {
 impl State {
     /// What is sent to the next back end.
     fn order(&self) -> io::Result<Order> {
-        Ok(Order { terms: self.terms, regions: self.regions.copy()?, version: self.regions.version() })
+        Ok(Order { negotiated: self.negotiated, regions: self.regions.copy()?, version: self.regions.version() })
     }
 
     /// Takes what the back end has sent, and tells it of changed memory. A connection that was lost
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    fn adopt(&mut self, connection: Connection, events: &Epoll) -> io::Result<()> {
+    fn set_connection(&mut self, connection: Connection, events: &Epoll) -> io::Result<()> {
         events.add(connection.fd(), false)?;
         (self.connection, self.is_new) = (Some(connection), true);
         Ok(())
@@ -285,14 +285,14 @@ impl Transport for UserTransport {
 
     fn negotiate(&self, features: u64, queues: u16) -> Result<(), BusError> {
         self.shared.with(|state| {
-            let terms = Terms { features, queues };
-            state.terms = Some(terms);
+            let negotiated = Negotiated { features, queues };
+            state.negotiated = Some(negotiated);
             let State { connection, regions, .. } = state;
             let connection = connection.as_mut().ok_or_else(|| self.shared.lost())?;
-            if connection.take_prepared(terms) {
+            if connection.take_prepared(negotiated) {
                 return Ok(());
             }
-            connection.negotiate(terms, &self.shared.calls)?;
+            connection.negotiate(negotiated, &self.shared.calls)?;
             connection.set_memory(&regions.table(), regions.version())
         })
     }
@@ -319,7 +319,7 @@ impl Transport for UserTransport {
         match std::mem::replace(&mut state.search, Search::Idle) {
             // The back end that was found lacks memory that was shared meanwhile.
             Search::Done(Ok(Some((connection, version)))) if version == state.regions.version() => {
-                match state.adopt(*connection, &self.shared.events) {
+                match state.set_connection(*connection, &self.shared.events) {
                     Ok(()) => return Condition::Back,
                     Err(error) => state.why = error.to_string().into(),
                 }

@@ -10,7 +10,7 @@
 
 use super::connection::Connection;
 use super::memory::SharedRegion;
-use super::{Shared, Terms};
+use super::{Negotiated, Shared};
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use towpath_bus::BusError;
 /// What is sent to a back end that is found.
 pub(super) struct Order {
     /// `None` before the driver has set any.
-    pub(super) terms: Option<Terms>,
+    pub(super) negotiated: Option<Negotiated>,
     pub(super) regions: Vec<SharedRegion>,
     /// The regions' [version](super::memory::SharedRegions::version).
     pub(super) version: u64,
@@ -53,13 +53,13 @@ impl Searcher {
 }
 
 fn run(shared: &Shared, orders: &Receiver<Order>) {
-    for Order { terms, regions, version } in orders {
+    for Order { negotiated, regions, version } in orders {
         let found = shared.find().and_then(|found| {
             let Some(mut connection) = found else { return Ok(None) };
-            if let Some(terms) = terms {
-                connection.negotiate(terms, &shared.calls)?;
+            if let Some(negotiated) = negotiated {
+                connection.negotiate(negotiated, &shared.calls)?;
                 connection.set_memory(&regions.iter().collect::<Vec<_>>(), version)?;
-                connection.set_prepared(terms);
+                connection.set_prepared(negotiated);
             }
             Ok(Some((Box::new(connection), version)))
         });
