@@ -127,19 +127,19 @@ fn a_process_plays_a_stranger() {
 }
 
 /// A datapath that all users can connect to, with an honest session.
-struct Shared {
+struct SharedDatapath {
     towpath: Towpath,
     path: String,
     _directory: tempfile::TempDir,
 }
 
-impl Shared {
-    fn new(options: &str) -> Shared {
+impl SharedDatapath {
+    fn new(options: &str) -> SharedDatapath {
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = directory.path().join("s").to_str().unwrap().to_owned();
         let towpath = Towpath::start(&["fwd", &format!("sock:{path}?mode=666{options}"), "null:"]);
-        Shared { towpath, path, _directory: directory }
+        SharedDatapath { towpath, path, _directory: directory }
     }
 
     fn stranger(&self, user: u32, role: &str) -> Stranger {
@@ -166,7 +166,7 @@ impl Shared {
 #[test]
 fn sessions_and_rules_of_other_users_stop_at_their_limits_and_leave_room_for_others() {
     require!("sessions_and_rules_of_other_users_stop_at_their_limits_and_leave_room_for_others",);
-    let shared = Shared::new("");
+    let shared = SharedDatapath::new("");
     let (umem, other) = (Umem::new(64, 2048).unwrap(), Umem::new(64, 2048).unwrap());
     let config = Config::default().rules(vec!["udp dport 1".to_owned()]);
     let mut honest = Socket::connect(&umem, &shared.path, &config).unwrap();
@@ -194,7 +194,7 @@ fn sessions_and_rules_of_other_users_stop_at_their_limits_and_leave_room_for_oth
 #[test]
 fn a_flood_by_forty_sessions_of_another_user_takes_no_frame_of_an_honest_one() {
     require!("a_flood_by_forty_sessions_of_another_user_takes_no_frame_of_an_honest_one",);
-    let shared = Shared::new(",sessions=128");
+    let shared = SharedDatapath::new(",sessions=128");
     let umem = Umem::new(64, 2048).unwrap();
     let mut honest = Socket::connect(&umem, &shared.path, &Config::default()).unwrap();
     let flood = shared.stranger(NOBODY, "flood 40");
@@ -217,7 +217,7 @@ const PACE: (u64, f64) = (128, 500.0);
 #[test]
 fn an_application_that_connects_without_end_is_served_at_a_pace_and_keeps_no_other_out() {
     require!("an_application_that_connects_without_end_is_served_at_a_pace_and_keeps_no_other_out",);
-    let mut shared = Shared::new("");
+    let mut shared = SharedDatapath::new("");
     let begun = Instant::now();
     let _strangers = ["opath", "hello", "kicks"].map(|role| shared.stranger(NOBODY, role));
     until("many refusals", || shared.towpath.look().happened("sessions-refused") > 800);
@@ -232,7 +232,7 @@ fn an_application_that_connects_without_end_is_served_at_a_pace_and_keeps_no_oth
 #[test]
 fn full_rings_and_lines_that_were_shut_leave_a_datapath_that_sleeps() {
     require!("full_rings_and_lines_that_were_shut_leave_a_datapath_that_sleeps",);
-    let shared = Shared::new("");
+    let shared = SharedDatapath::new("");
     let umem = Umem::new(64, 2048).unwrap();
     let mut honest = Socket::connect(&umem, &shared.path, &Config::default()).unwrap();
     let strangers = [("starved", USERS[0]), ("shut", USERS[1]), ("sessions 8", USERS[1])];
@@ -254,7 +254,7 @@ fn full_rings_and_lines_that_were_shut_leave_a_datapath_that_sleeps() {
 #[test]
 fn a_session_ends_with_the_line_of_its_kicks_though_its_process_keeps_all_else() {
     require!("a_session_ends_with_the_line_of_its_kicks_though_its_process_keeps_all_else",);
-    let mut shared = Shared::new(",sessions=4,user-sessions=4");
+    let mut shared = SharedDatapath::new(",sessions=4,user-sessions=4");
     let stranger = shared.stranger(NOBODY, "hangs-up 4");
     assert_eq!(stranger.ready(), "4");
     stranger.signal(libc::SIGSTOP);

@@ -31,7 +31,7 @@ const DISCARD: u16 = 9;
 
 /// What the watcher and the readers share.
 #[derive(Debug)]
-struct Shared {
+struct WatchShared {
     /// That of the published table.
     generation: AtomicU64,
     table: Mutex<Arc<Table>>,
@@ -44,7 +44,7 @@ struct Shared {
 /// The kernel's routes and neighbours, followed until it is dropped.
 #[derive(Debug)]
 pub struct NextHops {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
     wake: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
     v4: UdpSocket,
@@ -84,7 +84,7 @@ impl NextHops {
         let dumps = RouteSocket::new(0)?;
         dumps.set_receive_buffer(RECEIVE_BUFFER)?;
         let table = Arc::new(read(&dumps, &limits, 1)?);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WatchShared {
             generation: AtomicU64::new(1),
             table: Mutex::new(table.clone()),
             stopping: AtomicBool::new(false),
@@ -174,7 +174,7 @@ impl Drop for NextHops {
 /// The table as one thread sees it: it changes only by [`refresh`](Reader::refresh).
 #[derive(Debug)]
 pub struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
     generation: u64,
     table: Arc<Table>,
 }
@@ -218,7 +218,7 @@ struct Changes {
 }
 
 struct Watcher {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
     wake: Arc<EventFd>,
     events: RouteSocket,
     /// `None` after an answer that was not read to its end.

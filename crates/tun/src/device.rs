@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::header::{MAX_LEN, TUNNEL_LEN};
 use crate::offloads::TunOffloads;
 use crate::probe::{self, OFF, Report, UNTRIED};
-use crate::queue::{Queue, Shared};
+use crate::queue::{DeviceShared, Queue};
 use crate::steering::Steering;
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ use towpath_wire::virtio_net::VnetHeader;
 /// Dropping this closes no [`Queue`]. It ends the steering program.
 #[derive(Debug)]
 pub struct Device {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceShared>,
     /// Of the device; not the one of the calling thread if the device was made elsewhere.
     netns: Namespace,
     control: Option<Arc<Control>>,
@@ -149,7 +149,7 @@ impl Device {
             })
             .map_err(enter)?;
         let mut device = Device {
-            shared: Arc::new(Shared::new(kind, header, TunOffloads::NONE, TunOffloads::NONE)),
+            shared: Arc::new(DeviceShared::new(kind, header, TunOffloads::NONE, TunOffloads::NONE)),
             netns,
             control,
             link,
@@ -164,7 +164,7 @@ impl Device {
         };
         device.find_offloads(config);
         let (rx, tx) = (device.report.rx, device.report.tx);
-        device.shared = Arc::new(Shared::new(kind, header, TunOffloads::NONE, tx));
+        device.shared = Arc::new(DeviceShared::new(kind, header, TunOffloads::NONE, tx));
         device.first = Some(Queue::new(device.file.clone(), &device.shared));
         device.set_rx_offloads(rx)?;
         Ok(device)
@@ -172,7 +172,7 @@ impl Device {
 
     /// Finds what the kernel has, within what the configuration permits.
     fn find_offloads(&mut self, config: &Config) {
-        let Shared { kind, header, .. } = *self.shared;
+        let DeviceShared { kind, header, .. } = *self.shared;
         let tunnels = TunOffloads::TUNNEL.with(TunOffloads::TUNNEL_CSUM);
         let described = if header < TUNNEL_LEN { TunOffloads::ALL.without(tunnels) } else { TunOffloads::ALL };
         let limit = if header == 0 { TunOffloads::NONE } else { config.offloads.and(described).consistent() };
@@ -208,7 +208,7 @@ impl Device {
             Some(queue) => queue,
             None => {
                 let name = self.name()?;
-                let Shared { kind, header, .. } = *self.shared;
+                let DeviceShared { kind, header, .. } = *self.shared;
                 if !self.multi_queue {
                     let busy = io::Error::from_raw_os_error(libc::EBUSY);
                     let hint = "the device has one queue: make it with multi_queue".to_owned();

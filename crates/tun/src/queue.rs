@@ -22,7 +22,7 @@ pub type Segments<'a> = SplitWhole<'a>;
 
 /// What the queues of a device share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct DeviceShared {
     pub(crate) kind: Kind,
     /// Bytes of the header in front of each packet.
     pub(crate) header: usize,
@@ -32,9 +32,9 @@ pub(crate) struct Shared {
     tx: AtomicU32,
 }
 
-impl Shared {
-    pub(crate) fn new(kind: Kind, header: usize, rx: TunOffloads, tx: TunOffloads) -> Shared {
-        Shared { kind, header, rx: AtomicU32::new(rx.bits()), tx: AtomicU32::new(tx.bits()) }
+impl DeviceShared {
+    pub(crate) fn new(kind: Kind, header: usize, rx: TunOffloads, tx: TunOffloads) -> DeviceShared {
+        DeviceShared { kind, header, rx: AtomicU32::new(rx.bits()), tx: AtomicU32::new(tx.bits()) }
     }
 
     // The sets are statistics and gates of their own: no other memory depends on them.
@@ -72,7 +72,7 @@ pub struct Queue(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     file: Arc<File>,
-    shared: Arc<Shared>,
+    shared: Arc<DeviceShared>,
     unreadable: AtomicU64,
     truncated: AtomicU64,
     malformed: AtomicU64,
@@ -90,7 +90,7 @@ pub struct ReadLosses {
 }
 
 impl Queue {
-    pub(crate) fn new(file: Arc<File>, shared: &Arc<Shared>) -> Queue {
+    pub(crate) fn new(file: Arc<File>, shared: &Arc<DeviceShared>) -> Queue {
         Queue(Arc::new(Inner {
             file,
             shared: shared.clone(),

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The publishing side.
 #[derive(Debug)]
 pub struct Publisher<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SnapshotShared<T>>,
     /// Values that readers may still have.
     retired: Vec<Arc<T>>,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct SnapshotShared<T> {
     generation: AtomicU64,
     value: Mutex<Arc<T>>,
 }
@@ -25,7 +25,7 @@ struct Shared<T> {
 impl<T> Publisher<T> {
     /// Publishes the first value.
     pub fn new(value: T) -> Publisher<T> {
-        let shared = Shared { generation: AtomicU64::new(1), value: Mutex::new(Arc::new(value)) };
+        let shared = SnapshotShared { generation: AtomicU64::new(1), value: Mutex::new(Arc::new(value)) };
         Publisher { shared: Arc::new(shared), retired: Vec::new() }
     }
 
@@ -58,7 +58,7 @@ impl<T> Publisher<T> {
 /// The value as one thread sees it: it changes only by [`refresh`](Reader::refresh).
 #[derive(Debug)]
 pub struct Reader<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SnapshotShared<T>>,
     generation: u64,
     value: Arc<T>,
 }

@@ -17,7 +17,7 @@ use towpath_bus::{Bus, BusError, Irq, IrqKind, Mmio, Pci};
 use towpath_sys::EventFd;
 
 /// What both sides share.
-pub(super) struct Shared {
+pub(super) struct BusShared {
     name: String,
     pub(super) dma: ModelDma,
     pub(super) violations: Arc<Violations>,
@@ -30,7 +30,7 @@ pub(super) struct Shared {
     kicks: AtomicU64,
 }
 
-impl Shared {
+impl BusShared {
     pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
         self.runner.machine()
     }
@@ -120,7 +120,7 @@ impl Shared {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for BusShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("virtio model").field("name", &self.name).finish_non_exhaustive()
     }
@@ -129,14 +129,14 @@ impl std::fmt::Debug for Shared {
 /// The driver's handle of a model. Dropping it stops the device and its thread.
 #[derive(Debug)]
 pub struct VirtioBus {
-    shared: Arc<Shared>,
+    shared: Arc<BusShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The registers of a model.
 #[derive(Debug, Clone)]
 pub struct VirtioBar {
-    shared: Arc<Shared>,
+    shared: Arc<BusShared>,
 }
 
 /// A message of MSI-X.
@@ -195,7 +195,7 @@ impl VirtioBus {
         // One of the configuration, and one of each receive queue.
         let messages = config.pairs.clamp(1, 16) + 1;
         let machine = Machine::new(&config, messages, violations.clone(), wire);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BusShared {
             dma,
             space: Mutex::new(ConfigSpace::new(messages)),
             runner: Runner::new(machine, config.threaded).map_err(BusError::os(&config.name, "eventfd"))?,

@@ -40,7 +40,7 @@ pub use faults::Faults;
 use crate::iommu::{self, ModelDma};
 use crate::violation::{Violation, Violations};
 use crate::wire::Wire;
-use bus::Shared;
+use bus::BusShared;
 use std::sync::Arc;
 use towpath_bus::BusError;
 
@@ -124,7 +124,7 @@ pub struct Counts {
 /// The far side of a model: turns and examines it. A clone is another handle.
 #[derive(Debug, Clone)]
 pub struct Device {
-    shared: Arc<Shared>,
+    shared: Arc<BusShared>,
 }
 
 impl Device {

@@ -18,7 +18,7 @@ use towpath_packet::port::{Layer, Port};
 
 pub(super) type AnyHub = Hub<AnyRx, AnyTx, bridge::Bridge>;
 
-struct Shared {
+struct BridgeShared {
     bridge: Bridge,
     fdb: Arc<Fdb>,
     ports: HubPorts<PortState>,
@@ -41,7 +41,7 @@ struct Shared {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct BridgeControl(Arc<Shared>);
+pub struct BridgeControl(Arc<BridgeShared>);
 
 /// An entry of a bridge's forwarding database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl BridgeControl {
         };
         let made = (0..bridge.workers.max(1)).map(hub).collect::<Result<Hubs, _>>()?;
         let ports = HubPorts::new(settings, &made);
-        Ok((BridgeControl(Arc::new(Shared { bridge, fdb, ports })), made))
+        Ok((BridgeControl(Arc::new(BridgeShared { bridge, fdb, ports })), made))
     }
 
     /// Adds a port before the hubs run.
@@ -120,7 +120,7 @@ impl BridgeControl {
         opened: AnyPort,
         accept: Offloads,
     ) -> Result<(usize, Parts<PortState>), StartError> {
-        let Shared { bridge, fdb, ports } = &*self.0;
+        let BridgeShared { bridge, fdb, ports } = &*self.0;
         bridge.check_port(&port, &opened)?;
         let mut info = opened.info().clone();
         if !port.name.is_empty() {
@@ -178,7 +178,7 @@ impl BridgeControl {
     /// [`StartError::Value`] if there is no such port, or if packets that it had taken were not
     /// sent.
     pub fn detach(&self, name: &str) -> Result<(), StartError> {
-        let Shared { fdb, ports, .. } = &*self.0;
+        let BridgeShared { fdb, ports, .. } = &*self.0;
         let mut members = ports.lock();
         let number = ports.number_of(&members, name)?;
         let failure = ports.leave(&mut members, &[number]);
@@ -189,7 +189,7 @@ impl BridgeControl {
 
     /// The ports, in the order in which they were attached.
     pub fn ports(&self) -> Vec<BridgePortReading> {
-        let Shared { fdb, ports, .. } = &*self.0;
+        let BridgeShared { fdb, ports, .. } = &*self.0;
         let reading = |port: &Attached| BridgePortReading {
             name: port.name.clone(),
             entries: fdb.port_entries(port.number),

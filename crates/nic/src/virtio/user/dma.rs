@@ -1,6 +1,6 @@
 //! The memory that is shared with a back end.
 
-use super::Shared;
+use super::TransportShared;
 use super::connection::Connection;
 use super::memory::SharedRegion;
 use std::ptr::NonNull;
@@ -12,12 +12,12 @@ use towpath_packet::{Backing, Region, RegionHandle};
 /// IOMMU: what is shared, the back end reaches until the end.
 #[derive(Clone)]
 pub struct UserDma {
-    shared: Arc<Shared>,
+    shared: Arc<TransportShared>,
     limits: Arc<Limits>,
 }
 
 impl UserDma {
-    pub(super) fn new(shared: Arc<Shared>) -> UserDma {
+    pub(super) fn new(shared: Arc<TransportShared>) -> UserDma {
         let limits = Limits::new(false, towpath_sys::mmap::page_size(), vec![1..=u64::MAX]);
         UserDma { shared, limits: Arc::new(limits) }
     }

@@ -107,7 +107,7 @@ pub(super) struct State {
 }
 
 /// What the transport and its DMA share.
-pub(super) struct Shared {
+pub(super) struct TransportShared {
     name: String,
     config: UserConfig,
     listener: Option<Listener>,
@@ -124,7 +124,7 @@ const STARTING: Duration = Duration::from_secs(1);
 
 /// A back end of vhost-user.
 pub struct UserTransport {
-    shared: Arc<Shared>,
+    shared: Arc<TransportShared>,
     dma: UserDma,
     searcher: Searcher,
 }
@@ -159,7 +159,8 @@ impl UserTransport {
             search: Search::Idle,
             why: NONE,
         });
-        let shared = Arc::new(Shared { name: name.clone(), config, listener, state, kicks, calls, events, found });
+        let shared =
+            Arc::new(TransportShared { name: name.clone(), config, listener, state, kicks, calls, events, found });
         let begun = Instant::now();
         let first = loop {
             match shared.find() {
@@ -216,7 +217,7 @@ fn is_refused(error: &BusError) -> bool {
     matches!(error, BusError::Os { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-impl Shared {
+impl TransportShared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }

@@ -10,7 +10,7 @@
 
 use super::connection::Connection;
 use super::memory::SharedRegion;
-use super::{Negotiated, Shared};
+use super::{Negotiated, TransportShared};
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) enum Search {
 pub(super) struct Searcher(SyncSender<Order>);
 
 impl Searcher {
-    pub(super) fn start(shared: Arc<Shared>) -> io::Result<Searcher> {
+    pub(super) fn start(shared: Arc<TransportShared>) -> io::Result<Searcher> {
         let (orders, to) = sync_channel(1);
         std::thread::Builder::new().name("towpath-virtio".into()).spawn(move || run(&shared, &to))?;
         Ok(Searcher(orders))
@@ -52,7 +52,7 @@ impl Searcher {
     }
 }
 
-fn run(shared: &Shared, orders: &Receiver<Order>) {
+fn run(shared: &TransportShared, orders: &Receiver<Order>) {
     for Order { negotiated, regions, version } in orders {
         let found = shared.find().and_then(|found| {
             let Some(mut connection) = found else { return Ok(None) };

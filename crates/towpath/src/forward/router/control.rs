@@ -15,7 +15,7 @@ use towpath_packet::Offloads;
 use towpath_packet::port::{Layer, Port};
 
 /// What the control side of a router shares with its mirror.
-pub(super) struct Shared {
+pub(super) struct RouterShared {
     tables: Mutex<Tables>,
     pub(super) neighbours: Arc<Neighbours>,
 }
@@ -85,14 +85,14 @@ pub(super) fn fib_of(members: &[Option<Member>], routes: &[RouterRoute]) -> Resu
     Fib::new(interfaces, routes).or_else(|error| refuse("route", "", error.to_string()))
 }
 
-impl Shared {
+impl RouterShared {
     pub(super) fn new(
         fib: Publisher<Fib>,
         neighbours: Arc<Neighbours>,
         routes: Vec<RouterRoute>,
         members: Vec<Option<Member>>,
-    ) -> Shared {
-        Shared { tables: Mutex::new(Tables { fib, routes: routes.into(), members, version: 0 }), neighbours }
+    ) -> RouterShared {
+        RouterShared { tables: Mutex::new(Tables { fib, routes: routes.into(), members, version: 0 }), neighbours }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -164,7 +164,7 @@ pub struct RouterControl(Arc<Parted>);
 /// A router in its parts, without its hubs.
 struct Parted {
     router: Router,
-    shared: Arc<Shared>,
+    shared: Arc<RouterShared>,
     mirror: Option<Mirror>,
     ports: HubPorts<RouterPort>,
 }
@@ -184,7 +184,7 @@ pub struct RouterPortReading {
 impl RouterControl {
     pub(super) fn new(
         router: Router,
-        shared: Arc<Shared>,
+        shared: Arc<RouterShared>,
         mirror: Option<Mirror>,
         ports: HubPorts<RouterPort>,
     ) -> RouterControl {

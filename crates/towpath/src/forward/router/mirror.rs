@@ -5,7 +5,7 @@
 //! a control port is left out. Only neighbours that have changed are set. What the router asks for
 //! is asked of the kernel: an empty datagram has it find or confirm a neighbour.
 
-use super::control::Shared;
+use super::control::RouterShared;
 use super::{RouterRoute, StartError};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ fn lock(follower: &Mutex<Follower>) -> MutexGuard<'_, Follower> {
 }
 
 impl Mirror {
-    pub(super) fn start(shared: &Arc<Shared>, namespace: Option<&str>) -> Result<Mirror, StartError> {
+    pub(super) fn start(shared: &Arc<RouterShared>, namespace: Option<&str>) -> Result<Mirror, StartError> {
         let failed = |source| StartError::Thread { worker: 0, source };
         let next_hops = netns::within(namespace, NextHops::watch).map_err(failed)?.map_err(failed)?;
         let (next_hops, stopping) = (Arc::new(next_hops), Arc::new(AtomicBool::new(false)));
@@ -115,7 +115,7 @@ fn mirrored(indices: &[Option<u32>], route: ListedRoute) -> Option<RouterRoute> 
 }
 
 struct Follower {
-    shared: Arc<Shared>,
+    shared: Arc<RouterShared>,
     next_hops: Arc<NextHops>,
     indices: Indices,
     /// Of the interfaces that `indices` is for.

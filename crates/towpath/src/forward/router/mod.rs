@@ -35,7 +35,7 @@ use super::ready::Work;
 use super::running::PortEnds;
 use super::{Forward, Gso, PortControls, Ready, Running, StartError, Verdicts};
 use crate::any::{AnyPort, AnyRx, AnyTx};
-use control::{Member, Shared, fib_of, start_control, start_interface, with_connected};
+use control::{Member, RouterShared, fib_of, start_control, start_interface, with_connected};
 use mirror::Mirror;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -322,7 +322,7 @@ impl Router {
             let key = Key { port: *port, address: *address };
             neighbours.set(key, *mac, State::Permanent, Instant::now(), &mut out);
         }
-        let shared = Arc::new(Shared::new(fib, neighbours, self.routes.clone(), interfaces));
+        let shared = Arc::new(RouterShared::new(fib, neighbours, self.routes.clone(), interfaces));
         let mirror = if controls > 0 { Some(Mirror::start(&shared, self.netns.as_deref())?) } else { None };
         let mut threads = Vec::<(Placement, Work)>::new();
         for (number, hub) in hubs.into_iter().enumerate() {
