@@ -21,10 +21,10 @@
 //! | `space` | [`AddressSpace`], and [`Regions`]: a table as vhost-user sends it |
 //! | `tables` | [`Tables`]: a driver's indirect tables |
 //! | `base` | [`Base`]: where a queue goes on after its device was replaced |
-//! | `inflight` | [`InFlightRecord`]: chains in flight, for the device after one that was killed |
+//! | `in_flight_record` | [`InFlightRecord`]: chains in flight, for the device after one that was killed |
 //! | [`vhost_user`] | messages between a front end, which has queues, and a back end |
 //! | `event` | when the other side is to be notified |
-//! | `flight`, `in_order`, `walk` | chains in flight, chains out of order, chains followed |
+//! | `in_flight`, `in_order`, `walk` | chains in flight, chains out of order, chains followed |
 //!
 //! # Invariants
 //!
@@ -71,9 +71,9 @@ mod base;
 mod chain;
 mod error;
 mod event;
-mod flight;
+mod in_flight;
+mod in_flight_record;
 mod in_order;
-mod inflight;
 mod layout;
 pub mod packed;
 mod queue;
@@ -90,7 +90,7 @@ pub use area::{Area, Areas, RingWords};
 pub use base::Base;
 pub use chain::{Chain, Piece, Segment, Single, SingleBuffers, Token, Used};
 pub use error::{AddError, QueueError, RingError};
-pub use inflight::InFlightRecord;
+pub use in_flight_record::InFlightRecord;
 pub use layout::{Features, Format, Layout, MAX_SIZE};
 pub use queue::{Device, Driver};
 pub use space::{AddressSpace, RegionPlace, Regions, RegionsError};

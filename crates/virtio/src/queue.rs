@@ -4,7 +4,7 @@ use crate::area::{Area, Areas, RingWords};
 use crate::base::Base;
 use crate::chain::{Chain, Segment, Single, SingleBuffers, Token, Used};
 use crate::error::{AddError, QueueError, RingError};
-use crate::inflight::InFlightRecord;
+use crate::in_flight_record::InFlightRecord;
 use crate::layout::{Features, Format};
 use crate::space::AddressSpace;
 use crate::tables::Tables;

@@ -30,7 +30,7 @@
 //! | `ring_control` | what it set of one ring; start and stop |
 //! | `memory` | the guest's memory, in two address spaces |
 //! | `dirty_log` | pages that the device wrote, for a migration |
-//! | `inflight` | the records of chains in flight |
+//! | `in_flight_record` | the records of chains in flight |
 //! | `rarp` | the announcement of a guest that was migrated |
 //! | `descriptors` | descriptors from the front end: taken for what they must be, or closed |
 //! | `stats` | events, and the log of connections |
@@ -57,7 +57,7 @@ mod dirty_log;
 mod events;
 mod features;
 mod frame;
-mod inflight;
+mod in_flight_record;
 mod memory;
 mod pages;
 mod rarp;

@@ -1,7 +1,7 @@
 //! Refusals: why a front end's request is refused, or its connection ends.
 
 use super::descriptors::DescriptorError;
-use super::inflight::RecordError;
+use super::in_flight_record::RecordError;
 use super::memory::MemoryError;
 use super::ring_control::RingRefusal;
 use towpath_virtio::vhost_user::{ChannelError, PayloadError, Request};

@@ -16,7 +16,7 @@
 //! its guest has the memory of the ring back after that. It then sets the ring up anew.
 
 use super::dirty_log::PageLog;
-use super::inflight::Records;
+use super::in_flight_record::Records;
 use super::memory::{GuestMemory, MemoryError};
 use super::ring::{RingLog, RingSetup, RingSlot};
 use std::sync::Arc;

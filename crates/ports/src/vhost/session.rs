@@ -11,7 +11,7 @@
 use super::descriptors::Descriptors;
 use super::dirty_log::PageLog;
 use super::features;
-use super::inflight::{Bounds, RecordError, Records};
+use super::in_flight_record::{Bounds, RecordError, Records};
 use super::memory::{GuestMemory, MAX_SLOTS};
 use super::rarp::Rarp;
 use super::refusal::{End, Refusal};

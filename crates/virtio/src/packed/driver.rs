@@ -5,7 +5,7 @@ use crate::area::{Area, Areas, RingWords};
 use crate::chain::{Segment, SingleBuffers, Used};
 use crate::error::{AddError, QueueError, RingError};
 use crate::event::{AT_DESC, DISABLE, ENABLE, packed_wants, word};
-use crate::flight::{InFlight, checked, flags as buffer_flags, with_more};
+use crate::in_flight::{InFlight, checked, flags as buffer_flags, with_more};
 use crate::layout::{DESC, Desc, Features, INDIRECT, NEXT, WRITE, packed_word};
 use crate::tables::Tables;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -23,7 +23,7 @@ pub struct Driver<W = Area> {
     free_id: u16,
     /// Free descriptors of the ring.
     free: u16,
-    flight: InFlight,
+    in_flight: InFlight,
     next_avail: Position,
     next_used: Position,
     /// The second word of the first chain that was added and not published, and its index.
@@ -47,7 +47,7 @@ impl<W: RingWords> Driver<W> {
             links: (0..size).map(|id| following(id, size)).collect(),
             free_id: 0,
             free: size,
-            flight: InFlight::new(size),
+            in_flight: InFlight::new(size),
             next_avail: Position::START,
             next_used: Position::START,
             held: None,
@@ -101,7 +101,7 @@ impl<W: RingWords> Driver<W> {
             && let Some((addr, len)) = buffers.next(id)
         {
             at = self.write(at, true, Desc { addr, len: len.get(), flags, link: id });
-            self.flight.add(id, 1, if writable { len.get() } else { 0 });
+            self.in_flight.add(id, 1, if writable { len.get() } else { 0 });
             id = self.links[usize::from(id)];
             added += 1;
         }
@@ -148,7 +148,7 @@ impl<W: RingWords> Driver<W> {
         self.free_id = self.links[usize::from(id)];
         self.free -= slots;
         self.added += slots;
-        self.flight.add(id, slots, writable);
+        self.in_flight.add(id, slots, writable);
     }
 
     /// Writes a descriptor of the ring, but the flags of the first one of a burst; returns the next
@@ -174,7 +174,7 @@ impl<W: RingWords> Driver<W> {
         let Some((at, word)) = self.held.take() else { return false };
         // Release: all other descriptors come before the flags that lead to them.
         self.areas.desc.store64(at, word, Release);
-        self.flight.publish();
+        self.in_flight.publish();
         let added = std::mem::take(&mut self.added);
         publish();
         let event = self.areas.device.load32(EVENT, Relaxed);
@@ -188,7 +188,7 @@ impl<W: RingWords> Driver<W> {
     /// [`RingError::UsedId`] if the device uses a chain that is not in flight, then and ever after.
     #[inline]
     pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
-        match self.flight.check() {
+        match self.in_flight.check() {
             Err(error) => (0, Err(error)),
             Ok(()) if self.features.in_order => self.take_in_order(out),
             Ok(()) => self.take(out),
@@ -200,8 +200,8 @@ impl<W: RingWords> Driver<W> {
         let (mut at, mut free, mut taken, mut result) = (self.next_used, self.free, 0, Ok(()));
         for place in out {
             let Some((id, len)) = self.used(at) else { break };
-            let Some((used, slots)) = self.flight.take(id.into(), len) else {
-                result = Err(self.flight.broken(RingError::UsedId(id.into())));
+            let Some((used, slots)) = self.in_flight.take(id.into(), len) else {
+                result = Err(self.in_flight.broken(RingError::UsedId(id.into())));
                 break;
             };
             (at, free) = (at.ahead(slots, self.size), free + slots);
@@ -221,13 +221,13 @@ impl<W: RingWords> Driver<W> {
         let after = |id, _| following(id, size);
         let (mut at, mut free, mut taken, mut result) = (self.next_used, self.free, 0, Ok(()));
         for place in out {
-            let next = if self.flight.in_batch() {
-                self.flight.next(after)
+            let next = if self.in_flight.in_batch() {
+                self.in_flight.next(after)
             } else {
                 let Some((id, len)) = self.used(at) else { break };
-                let begun = self.flight.begin(id.into(), len, after);
+                let begun = self.in_flight.begin(id.into(), len, after);
                 if begun.is_none() {
-                    result = Err(self.flight.broken(RingError::UsedId(id.into())));
+                    result = Err(self.in_flight.broken(RingError::UsedId(id.into())));
                 }
                 begun
             };
@@ -265,7 +265,7 @@ impl<W: RingWords> Driver<W> {
         self.areas.driver.store32(EVENT, word(position.index, position.wrap, how), Relaxed);
         before_last_look();
         let [_, second] = desc(self.next_used.index);
-        self.flight.in_batch() || self.next_used.is_used(flags(self.areas.desc.load64(second, Relaxed)))
+        self.in_flight.in_batch() || self.next_used.is_used(flags(self.areas.desc.load64(second, Relaxed)))
     }
 
     /// Descriptors that are free.
@@ -277,12 +277,12 @@ impl<W: RingWords> Driver<W> {
     /// Chains that were added and not returned.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        self.flight.len()
+        self.in_flight.len()
     }
 
     /// Used chains whose length was more than their writable bytes.
     pub fn overlong(&self) -> u64 {
-        self.flight.overlong()
+        self.in_flight.overlong()
     }
 
     /// The base with which a device goes on that lost its connection: what is used is used, all
@@ -295,7 +295,7 @@ impl<W: RingWords> Driver<W> {
     /// A queue as new, for a device that was stopped and forgot it (`VIRTIO_F_RING_RESET`, 2.6.1).
     /// `each` gets the ids of the chains that were in flight.
     pub fn reset(&mut self, each: impl FnMut(u16)) {
-        self.flight.clear(each);
+        self.in_flight.clear(each);
         let size = self.size;
         (0..size).for_each(|id| self.links[usize::from(id)] = following(id, size));
         (self.free_id, self.free) = (0, size);

@@ -5,7 +5,7 @@ use crate::area::{Area, Areas, RingWords};
 use crate::chain::{Segment, SingleBuffers, Used};
 use crate::error::{AddError, QueueError, RingError};
 use crate::event::{NO_NOTIFICATION, passed};
-use crate::flight::{InFlight, checked, flags, with_more};
+use crate::in_flight::{InFlight, checked, flags, with_more};
 use crate::layout::{DESC, Features, INDIRECT, NEXT, WRITE, split_word};
 use crate::tables::Tables;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -22,7 +22,7 @@ pub struct Driver<W = Area> {
     links: Box<[u16]>,
     free_head: u16,
     free: u16,
-    flight: InFlight,
+    in_flight: InFlight,
     /// The next available index, and the one that was published.
     next_avail: u16,
     published: u16,
@@ -39,7 +39,7 @@ impl<W: RingWords> Driver<W> {
     pub fn new(areas: Areas<W>, size: u16, features: Features) -> Result<Driver<W>, QueueError> {
         check(&areas, size, features)?;
         let links = (0..size).map(|i| (i + 1) & (size - 1)).collect();
-        let flight = InFlight::new(size);
+        let in_flight = InFlight::new(size);
         let mut driver = Driver {
             areas,
             size,
@@ -48,7 +48,7 @@ impl<W: RingWords> Driver<W> {
             links,
             free_head: 0,
             free: size,
-            flight,
+            in_flight,
             next_avail: 0,
             published: 0,
             next_used: 0,
@@ -108,7 +108,7 @@ impl<W: RingWords> Driver<W> {
             && let Some((addr, len)) = buffers.next(head)
         {
             self.write(head, addr, split_word(len.get(), flags, 0));
-            self.flight.add(head, 1, if writable { len.get() } else { 0 });
+            self.in_flight.add(head, 1, if writable { len.get() } else { 0 });
             self.areas.driver.store16(avail_entry(avail.wrapping_add(added) & mask), head, Relaxed);
             head = self.links[usize::from(head)];
             added += 1;
@@ -160,7 +160,7 @@ impl<W: RingWords> Driver<W> {
     #[inline]
     fn offer(&mut self, head: u16, slots: u16, writable: u32) {
         self.free -= slots;
-        self.flight.add(head, slots, writable);
+        self.in_flight.add(head, slots, writable);
         self.areas.driver.store16(avail_entry(self.next_avail & (self.size - 1)), head, Relaxed);
         self.next_avail = self.next_avail.wrapping_add(1);
     }
@@ -184,7 +184,7 @@ impl<W: RingWords> Driver<W> {
         // Release: descriptors and entries come before the index that covers them.
         self.areas.driver.store16(INDEX, new, Release);
         self.published = new;
-        self.flight.publish();
+        self.in_flight.publish();
         publish();
         if self.features.event_idx {
             passed(self.areas.device.load16(avail_event(self.size), Relaxed), new, old)
@@ -203,7 +203,7 @@ impl<W: RingWords> Driver<W> {
     #[inline]
     pub fn take_used(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
         let mut taken = 0;
-        let result = self.flight.check().and_then(|()| self.take_runs(out, &mut taken));
+        let result = self.in_flight.check().and_then(|()| self.take_runs(out, &mut taken));
         (taken, result)
     }
 
@@ -211,8 +211,8 @@ impl<W: RingWords> Driver<W> {
     fn take_runs(&mut self, mut out: &mut [Used], taken: &mut usize) -> Result<(), RingError> {
         while !out.is_empty() {
             if self.used_seen == self.next_used {
-                if self.flight.in_batch() {
-                    return Err(self.flight.broken(RingError::UsedIndex));
+                if self.in_flight.in_batch() {
+                    return Err(self.in_flight.broken(RingError::UsedIndex));
                 }
                 if self.look()? == 0 {
                     break;
@@ -237,8 +237,8 @@ impl<W: RingWords> Driver<W> {
         let (mut taken, mut free, mut result) = (0, self.free, Ok(()));
         for place in out {
             let (id, len) = self.used(next_used.wrapping_add(taken) & mask);
-            let Some((used, slots)) = self.flight.take(id, len) else {
-                result = Err(self.flight.broken(RingError::UsedId(id)));
+            let Some((used, slots)) = self.in_flight.take(id, len) else {
+                result = Err(self.in_flight.broken(RingError::UsedId(id)));
                 break;
             };
             // Free descriptors are a stack: the next chain finds these in the cache.
@@ -259,13 +259,13 @@ impl<W: RingWords> Driver<W> {
         let following = |id: u16, slots| id.wrapping_add(slots) & mask;
         let (mut taken, mut free, mut result) = (0, self.free, Ok(()));
         for place in out {
-            let next = if self.flight.in_batch() {
-                self.flight.next(following)
+            let next = if self.in_flight.in_batch() {
+                self.in_flight.next(following)
             } else {
                 let (id, len) = self.used(next_used.wrapping_add(taken) & mask);
-                let begun = self.flight.begin(id, len, following);
+                let begun = self.in_flight.begin(id, len, following);
                 if begun.is_none() {
-                    result = Err(self.flight.broken(RingError::UsedId(id)));
+                    result = Err(self.in_flight.broken(RingError::UsedId(id)));
                 }
                 begun
             };
@@ -283,7 +283,7 @@ impl<W: RingWords> Driver<W> {
         // Acquire: the device wrote buffers and entries before it counted them.
         self.used_seen = self.areas.device.load16(INDEX, Acquire);
         let used = self.used_seen.wrapping_sub(self.next_used);
-        if used > self.flight.published() { Err(self.flight.broken(RingError::UsedIndex)) } else { Ok(used) }
+        if used > self.in_flight.published() { Err(self.in_flight.broken(RingError::UsedIndex)) } else { Ok(used) }
     }
 
     /// A used entry: id and length.
@@ -311,7 +311,7 @@ impl<W: RingWords> Driver<W> {
             self.areas.driver.store16(FLAGS, 0, Relaxed);
         }
         before_last_look();
-        self.flight.in_batch() || self.areas.device.load16(INDEX, Relaxed) != self.next_used
+        self.in_flight.in_batch() || self.areas.device.load16(INDEX, Relaxed) != self.next_used
     }
 
     /// Descriptors that are free.
@@ -323,12 +323,12 @@ impl<W: RingWords> Driver<W> {
     /// Chains that were added and not returned.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        self.flight.len()
+        self.in_flight.len()
     }
 
     /// Used chains whose length was more than their writable bytes.
     pub fn overlong(&self) -> u64 {
-        self.flight.overlong()
+        self.in_flight.overlong()
     }
 
     /// The base with which a device goes on that lost its connection: what is used is used, all
@@ -340,7 +340,7 @@ impl<W: RingWords> Driver<W> {
     /// A queue as new, for a device that was stopped and forgot it (`VIRTIO_F_RING_RESET`, 2.6.1).
     /// `each` gets the ids of the chains that were in flight.
     pub fn reset(&mut self, each: impl FnMut(u16)) {
-        self.flight.clear(each);
+        self.in_flight.clear(each);
         let size = self.size;
         (0..size).for_each(|i| self.links[usize::from(i)] = (i + 1) & (size - 1));
         (self.free_head, self.free) = (0, size);

@@ -5,7 +5,7 @@
 //! | `ring`, `rings` | start, stop and change of one ring, and of many; sleep and wake-up |
 //! | `rx`, `tx` | frames of a guest as packets; packets in a guest's buffers |
 //! | `connections`, `requests` | connections that come again; answers and refusals |
-//! | `inflight` | records of chains in flight |
+//! | `in_flight_record` | records of chains in flight |
 //! | `hostile` | front ends that break the protocol |
 //! | `no_alloc` | the queues allocate nothing |
 //! | `front_end` | a started port, and a front end that keeps to the protocol |
@@ -13,7 +13,7 @@
 mod connections;
 mod front_end;
 mod hostile;
-mod inflight;
+mod in_flight_record;
 mod no_alloc;
 mod requests;
 mod ring;
