@@ -64,12 +64,12 @@ struct Frame {
     bytes: Vec<u8>,
     /// Number of the next tag.
     number: u32,
-    tag: Option<Place>,
+    tag: Option<TagOffsets>,
 }
 
 /// Where a frame has its tag.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct TagOffsets {
     tag: usize,
     /// The transport's checksum, unless it is left out, and whether it is UDP's.
     check: Option<(usize, bool)>,
@@ -154,13 +154,13 @@ fn make(mut bytes: Vec<u8>, config: &Config, template: &Template, index: u32, nu
     template.fields.write(&mut bytes, link, index).map_err(|(option, rule)| format!("{option} {rule}"))?;
     let tag = match config.stamp {
         Stamps::Off => None,
-        stamp => Some(place(&mut bytes, link, stamp == Stamps::Time, index)?),
+        stamp => Some(tag_offsets(&mut bytes, link, stamp == Stamps::Time, index)?),
     };
     Ok(Frame { bytes, number, tag })
 }
 
 /// Makes a place for the tag.
-fn place(bytes: &mut [u8], link: LinkKind, timed: bool, flow: u32) -> Result<Place, String> {
+fn tag_offsets(bytes: &mut [u8], link: LinkKind, timed: bool, flow: u32) -> Result<TagOffsets, String> {
     let found = dissect(bytes, link);
     let (at, len) = (usize::from(found.payload), if timed { tag::TIMED_LEN } else { tag::LEN });
     let check = transport(&found).ok_or("stamp needs a UDP or TCP header in the frame")?;
@@ -179,7 +179,7 @@ fn place(bytes: &mut [u8], link: LinkKind, timed: bool, flow: u32) -> Result<Pla
     let field = bytes.get(check..).and_then(<[u8]>::first_chunk::<2>).ok_or("is cut short")?;
     let base = u16::from_be_bytes(*field);
     let check = (!is_udp || base != 0).then_some((check, is_udp));
-    Ok(Place { tag: at, check, base: checksum::update_bytes(base, &before, &after) })
+    Ok(TagOffsets { tag: at, check, base: checksum::update_bytes(base, &before, &after) })
 }
 
 impl Frames {
@@ -218,15 +218,15 @@ impl Frames {
             if chain(packet, &[], &frame.bytes, cache).is_none() {
                 break;
             }
-            if let Some(place) = frame.tag {
+            if let Some(offsets) = frame.tag {
                 let linear = packet.linear_mut();
-                if let Some(field) = linear.get_mut(place.tag + tag::NUMBER..).and_then(<[u8]>::first_chunk_mut) {
+                if let Some(field) = linear.get_mut(offsets.tag + tag::NUMBER..).and_then(<[u8]>::first_chunk_mut) {
                     *field = frame.number.to_be_bytes();
                 }
-                if let Some((at, is_udp)) = place.check
+                if let Some((at, is_udp)) = offsets.check
                     && let Some(check) = linear.get_mut(at..).and_then(<[u8]>::first_chunk_mut)
                 {
-                    *check = stamp::added(place.base, words(frame.number), is_udp).to_be_bytes();
+                    *check = stamp::added(offsets.base, words(frame.number), is_udp).to_be_bytes();
                 }
                 frame.number = frame.number.wrapping_add(1);
             }
@@ -243,8 +243,8 @@ impl Frames {
         let flows = self.flows.len().max(1);
         let first = (self.next + flows - packets.len() % flows) % flows;
         for (packet, flow) in packets.iter_mut().zip((0..flows).cycle().skip(first)) {
-            if let Some(place) = self.flows.get(flow).and_then(|frame| frame.tag) {
-                stamp::write_time(packet.linear_mut(), stamp, place.tag, place.check);
+            if let Some(offsets) = self.flows.get(flow).and_then(|frame| frame.tag) {
+                stamp::write_time(packet.linear_mut(), stamp, offsets.tag, offsets.check);
             }
         }
     }

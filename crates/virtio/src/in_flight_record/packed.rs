@@ -85,13 +85,13 @@ fn addr(key: u16) -> usize {
 }
 
 /// An index of the ring, and the wrap counter there.
-pub(crate) type Place = (u16, bool);
+pub(crate) type PackedPosition = (u16, bool);
 
 /// What is in the record of a device before this one.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     /// Where the next used descriptor is written.
-    pub(crate) used: Place,
+    pub(crate) used: PackedPosition,
     /// The keys of the chains to be taken again, oldest first.
     pub(crate) again: VecDeque<u16>,
 }
@@ -114,7 +114,7 @@ pub(crate) struct PackedRecord<W> {
     /// Ahead of those in the record by the chains that were taken and not published.
     entries: Box<[Entry]>,
     free: u16,
-    used: Place,
+    used: PackedPosition,
     /// The keys of chains that are used, until they are unmarked.
     batch: Vec<u16>,
     /// The descriptors of chains to be taken again, by entry.
@@ -123,15 +123,15 @@ pub(crate) struct PackedRecord<W> {
 
 impl<W: RingWords> PackedRecord<W> {
     /// The record of a queue of `size` that begins at `begin`, if no device has written it. Else
-    /// also what is in it; `is_used` looks whether the descriptor at a place is used, or was.
+    /// also what is in it; `is_used` looks whether the descriptor at a position is used, or was.
     ///
     /// # Errors
     /// [`QueueError`] for a record of another queue, or one that contradicts itself.
     pub(crate) fn recover(
         record: InFlightRecord<W>,
         size: u16,
-        begin: Place,
-        is_used: impl Fn(Place) -> bool,
+        begin: PackedPosition,
+        is_used: impl Fn(PackedPosition) -> bool,
     ) -> Result<(PackedRecord<W>, Option<Recovered>), QueueError> {
         let (words, written) = record.open(Format::Packed, size)?;
         let entries = (1..=size).map(|next| Entry { next, ..Entry::default() }).collect();
@@ -180,7 +180,7 @@ impl<W: RingWords> PackedRecord<W> {
     }
 
     /// Ends the step in which the device before this one was killed.
-    fn finish_or_take_back(&mut self, is_used: impl Fn(Place) -> bool) -> Result<(), QueueError> {
+    fn finish_or_take_back(&mut self, is_used: impl Fn(PackedPosition) -> bool) -> Result<(), QueueError> {
         let (free, old_free, wraps) = (self.load(FREE_HEAD), self.load(OLD_FREE_HEAD), self.load(WRAP_COUNTERS));
         let used = (self.load(USED_IDX), wraps as u8 != 0);
         let old_used = (self.load(OLD_USED_IDX), wraps >> 8 != 0);
@@ -302,7 +302,7 @@ impl<W: RingWords> PackedRecord<W> {
     }
 
     /// The next used descriptor will be written at `used`.
-    pub(crate) fn advance(&mut self, used: Place) {
+    pub(crate) fn advance(&mut self, used: PackedPosition) {
         let old = std::mem::replace(&mut self.used, used);
         self.store(USED_IDX, used.0);
         self.store_wraps(used.1, old.1);

@@ -35,18 +35,18 @@ pub(super) enum BackEnd {
 
 /// Where a back end runs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BackEndPlace {
     /// Its core: the chosen one, or another than this thread's.
     pub(super) core: usize,
     /// DPDK's memory lies in huge pages.
     pub(super) huge: bool,
 }
 
-impl Place {
-    pub(super) fn of(args: &BenchXsk) -> Place {
+impl BackEndPlace {
+    pub(super) fn of(args: &BenchXsk) -> BackEndPlace {
         let is_first = nix::sched::sched_getcpu() == Ok(0);
         let another = || usize::from(is_first).min(Machine::this().cores_online.saturating_sub(1));
-        Place { core: args.read_core.unwrap_or_else(another), huge: args.huge }
+        BackEndPlace { core: args.read_core.unwrap_or_else(another), huge: args.huge }
     }
 }
 
@@ -71,7 +71,7 @@ impl BackEnd {
     }
 
     /// DPDK's program; also returns the path of its socket.
-    pub(super) fn dpdk(place: Place) -> Result<(BackEnd, PathBuf), Box<dyn Error>> {
+    pub(super) fn dpdk(place: BackEndPlace) -> Result<(BackEnd, PathBuf), Box<dyn Error>> {
         let device = path();
         Ok((BackEnd::Dpdk(Testpmd::start(&device, place)?), device))
     }

@@ -1,6 +1,6 @@
 //! The egress ports.
 
-use super::back_end::{BackEnd, Place};
+use super::back_end::{BackEnd, BackEndPlace};
 use crate::args::Read;
 use crate::bench::netns::Namespace;
 use std::error::Error;
@@ -65,7 +65,7 @@ impl Egress {
 
     /// The reader of the bytes: how many it reads, and where. That of the pair in memory
     /// is chosen.
-    pub(super) fn reader(self, read: Read, core: Option<usize>, back_end: Place) -> String {
+    pub(super) fn reader(self, read: Read, core: Option<usize>, back_end: BackEndPlace) -> String {
         let place = core.map_or("in the datapath's thread, timed".to_owned(), |core| {
             format!("in a thread of its own on core {core}, timed there")
         });
@@ -77,7 +77,7 @@ impl Egress {
                 format!("an application copies every byte, on core {}, and counts the rate", back_end.core)
             }
             (Egress::VirtioDpdk, _) => {
-                let Place { core, huge } = back_end;
+                let BackEndPlace { core, huge } = back_end;
                 let pages = if huge { "huge" } else { "small" };
                 format!("DPDK copies every byte to memory in {pages} pages, on core {core}, and counts the rate")
             }
@@ -90,7 +90,7 @@ impl Egress {
     }
 
     /// Opens the egress; a back end runs from now on.
-    pub(super) fn open(self, place: Place) -> Result<Opened, Box<dyn Error>> {
+    pub(super) fn open(self, place: BackEndPlace) -> Result<Opened, Box<dyn Error>> {
         let mut opener = Opener::new();
         let mut open = |address: &str, role| opener.open(&address.parse()?, role);
         let plain = |port| Opened { port, far: None, back_end: None, device: None, namespace: None };

@@ -46,7 +46,7 @@ mod worker;
 use super::{median, show};
 use crate::args::{BenchXsk, Read};
 use crate::bench::interrupt::{self, until_interrupted};
-use back_end::Place;
+use back_end::BackEndPlace;
 use egress::Egress;
 use rig::{Rig, Round};
 use serde::Serialize;
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &BenchXsk) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn Error>> {
-    let place = Place::of(args);
+    let place = BackEndPlace::of(args);
     let sizes = until_interrupted(&args.sizes);
     let columns: Vec<_> = sizes.map(|&size| column(egress, size, (read, place), args)).collect::<Result<_, _>>()?;
     let slope = match columns.as_slice() {
@@ -152,7 +152,7 @@ fn measure(egress: Egress, read: Read, args: &BenchXsk) -> Result<Table, Box<dyn
     })
 }
 
-fn column(egress: Egress, size: u32, reader: (Read, Place), args: &BenchXsk) -> Result<Column, Box<dyn Error>> {
+fn column(egress: Egress, size: u32, reader: (Read, BackEndPlace), args: &BenchXsk) -> Result<Column, Box<dyn Error>> {
     let umems = [app::memory()?, app::memory()?];
     let make = |umem, transmit| Rig::new(umem, egress, transmit, size, reader, args);
     let [copy, page] = &umems;
@@ -189,7 +189,7 @@ mod tests {
             Command::Bench(Bench { kind: BenchKind::Xsk(args), .. }) => args,
             other => panic!("{other:?}"),
         };
-        let mut rig = Rig::new(&umem, egress, transmit, size, (Read::All, Place::of(&args)), &args).unwrap();
+        let mut rig = Rig::new(&umem, egress, transmit, size, (Read::All, BackEndPlace::of(&args)), &args).unwrap();
         let round = rig.round(4).unwrap();
         let way = rig.seen(round).unwrap();
         (way.copies, way.copied_bytes)

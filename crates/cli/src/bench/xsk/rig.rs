@@ -2,7 +2,7 @@
 
 use super::Way;
 use super::app::{self, App, BURST};
-use super::back_end::{BackEnd, Place};
+use super::back_end::{BackEnd, BackEndPlace};
 use super::egress::{Egress, Opened};
 use super::reader::{Reader, ReaderThread, Work};
 use super::worker::Worker;
@@ -92,7 +92,7 @@ impl Rig {
         egress: Egress,
         transmit: Transmit,
         size: u32,
-        (read, place): (Read, Place),
+        (read, place): (Read, BackEndPlace),
         args: &BenchXsk,
     ) -> Result<Rig, Box<dyn Error>> {
         let Opened { port, far, back_end, device, namespace } = egress.open(place)?;

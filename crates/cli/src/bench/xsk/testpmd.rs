@@ -4,7 +4,7 @@
 //! It obeys commands that it reads from its input, and ends with it. While it is not measured it
 //! does not receive: a thread that receives polls all the time.
 
-use super::back_end::Place;
+use super::back_end::BackEndPlace;
 use super::reader::Work;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -29,7 +29,7 @@ pub(super) struct Testpmd {
 
 impl Testpmd {
     /// Starts it at its place; it listens at `path`.
-    pub(super) fn start(path: &Path, Place { core, huge }: Place) -> Result<Testpmd, Box<dyn Error>> {
+    pub(super) fn start(path: &Path, BackEndPlace { core, huge }: BackEndPlace) -> Result<Testpmd, Box<dyn Error>> {
         let memory = if huge { "--in-memory" } else { "--no-huge --no-shconf" };
         let args = format!(
             "-c {core} stdbuf -oL dpdk-testpmd --lcores (0,1)@{core} --main-lcore=0 --no-pci \
