@@ -21,7 +21,7 @@
 //! | `space` | [`AddressSpace`], and [`Regions`]: a table as vhost-user sends it |
 //! | `tables` | [`Tables`]: a driver's indirect tables |
 //! | `base` | [`Base`]: where a queue goes on after its device was replaced |
-//! | `in_flight_record` | [`InFlightRecord`]: chains in flight, for the device after one that was killed |
+//! | `in_flight_record` | [`InFlightRecord`]: chains in flight, for the next device after a kill |
 //! | [`vhost_user`] | messages between a front end, which has queues, and a back end |
 //! | `event` | when the other side is to be notified |
 //! | `in_flight`, `in_order`, `walk` | chains in flight, chains out of order, chains followed |

@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 use towpath::Observer;
 use towpath::engine::report::{GroReading, PortMeter, PortReading, RouteMeter, SIZES};
 use towpath::engine::rules::PortSide;
-use towpath::engine::samples::{FlowCount, Side};
+use towpath::engine::samples::{FlowCount, QueueState};
 use towpath::packet::Snapshot;
 use towpath::packet::port::{Layer, PortControl};
 use towpath::wire::ethernet::MacText;
@@ -79,28 +79,28 @@ impl PortControl for Nothing {}
 /// The worst of what the workers saw of a port.
 fn link(observer: &Observer, queues: &[PortMeter], port: usize) -> &'static str {
     let parts = queues.get(port).map_or(&[][..], |queues| &queues.parts);
-    let of_parts = parts.iter().flat_map(|part| <[Side; 2]>::from(part.samples.sides()));
+    let of_parts = parts.iter().flat_map(|part| <[QueueState; 2]>::from(part.samples.queue_states()));
     let (routes, ports) = (observer.meter().routes(), observer.infos().len());
     let has_lanes = routes.iter().any(|route| route.lane.is_some());
     let seen = routes.iter().flat_map(|route| {
-        let (rx, tx) = route.samples.sides();
+        let (rx, tx) = route.samples.queue_states();
         let side = route.id.side as usize;
         let egress = if ports == 1 { side } else { route.id.side.other() as usize };
         let rx = (side == port && route.lane.is_none()).then_some(rx);
         let tx = (egress == port && (route.lane.is_some() || !has_lanes)).then_some(tx);
         [rx, tx].into_iter().flatten()
     });
-    let severity = |side: &Side| match side {
-        Side::Up => 0,
-        Side::Done => 1,
-        Side::Down => 2,
-        Side::Gone => 3,
+    let severity = |state: &QueueState| match state {
+        QueueState::Up => 0,
+        QueueState::Done => 1,
+        QueueState::Down => 2,
+        QueueState::Gone => 3,
     };
     match seen.chain(of_parts).max_by_key(severity).unwrap_or_default() {
-        Side::Up => "up",
-        Side::Done => "done",
-        Side::Down => "down",
-        Side::Gone => "gone",
+        QueueState::Up => "up",
+        QueueState::Done => "done",
+        QueueState::Down => "down",
+        QueueState::Gone => "gone",
     }
 }
 

@@ -204,7 +204,7 @@ impl<R: RxQueue, T: TxQueue, P> HubPort<R, T, P> {
     /// Looks at the link; returns whether it went down since the last call.
     pub(super) fn went_down(&mut self) -> bool {
         let (rx, tx) = (self.rx.state(), self.egress.tx().state());
-        self.sampler.sides(&rx, &tx);
+        self.sampler.queue_states(&rx, &tx);
         let is_down = matches!(worse(rx, tx), State::Down(_));
         let was_down = std::mem::replace(&mut self.is_down, is_down);
         is_down && !was_down

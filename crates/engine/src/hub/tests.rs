@@ -3,7 +3,7 @@
 use crate::bridge::BridgePort;
 use crate::bridge::tests::{Rig, frame, mac};
 use crate::route::RouteConfig;
-use crate::samples::Side;
+use crate::samples::QueueState;
 use crate::worker::{StopSignal, Task, Worker, WorkerConfig};
 use std::time::Duration;
 use towpath_packet::port::State;
@@ -176,9 +176,9 @@ fn the_links_of_ports_are_seen_and_one_that_left_is_gone() {
     let left = rig.hub.control().detach(3, Duration::ZERO);
     rig.hub.turn(false);
     left.try_recv().unwrap();
-    let seen: Vec<_> = samples.iter().map(|samples| samples.sides().0).collect();
-    assert_eq!(seen, [Side::Up, Side::Down, Side::Gone, Side::Gone]);
+    let seen: Vec<_> = samples.iter().map(|samples| samples.queue_states().0).collect();
+    assert_eq!(seen, [QueueState::Up, QueueState::Down, QueueState::Gone, QueueState::Gone]);
     rig.hub.port_mut(1).unwrap().rx_mut().state = State::Up;
     rig.hub.turn(false);
-    assert_eq!(samples[1].sides(), (Side::Up, Side::Up));
+    assert_eq!(samples[1].queue_states(), (QueueState::Up, QueueState::Up));
 }

@@ -272,7 +272,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     #[cold]
     fn check_ended(&mut self) {
         let (rx, tx) = (self.rx.state(), self.egress.tx().state());
-        self.sampler.sides(&rx, &tx);
+        self.sampler.queue_states(&rx, &tx);
         let used_up = self.limit.as_ref().is_some_and(|limit| limit.used_up());
         self.ended = match (rx.ended(), tx.ended()) {
             (true, _) => Some(rx),
@@ -322,7 +322,7 @@ impl<R: RxQueue, T: TxQueue> Route<R, T> {
     /// The egress refused packets.
     #[cold]
     fn refused(&mut self, progress: bool) {
-        self.sampler.sides(&State::Up, &self.egress.tx().state());
+        self.sampler.queue_states(&State::Up, &self.egress.tx().state());
         let Some(reason) = self.egress.refused(progress) else { return };
         self.drop_held(reason);
         if reason == DropReason::PortGone {

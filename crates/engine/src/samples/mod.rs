@@ -49,7 +49,7 @@ pub const LATENCY_BUCKETS: usize = 40;
 
 /// Whether a queue works, as its thread saw it last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Side {
+pub enum QueueState {
     /// It moves packets.
     #[default]
     Up,
@@ -61,22 +61,22 @@ pub enum Side {
     Gone,
 }
 
-impl Side {
-    fn of(state: &State) -> Side {
+impl QueueState {
+    fn of(state: &State) -> QueueState {
         match state {
-            State::Up => Side::Up,
-            State::Down(_) => Side::Down,
-            State::Done => Side::Done,
-            State::Gone(_) => Side::Gone,
+            State::Up => QueueState::Up,
+            State::Down(_) => QueueState::Down,
+            State::Done => QueueState::Done,
+            State::Gone(_) => QueueState::Gone,
         }
     }
 
-    fn from_number(number: u64) -> Side {
+    fn from_number(number: u64) -> QueueState {
         match number & 3 {
-            0 => Side::Up,
-            1 => Side::Down,
-            2 => Side::Done,
-            _ => Side::Gone,
+            0 => QueueState::Up,
+            1 => QueueState::Down,
+            2 => QueueState::Done,
+            _ => QueueState::Gone,
         }
     }
 }
@@ -100,7 +100,7 @@ pub struct Samples {
     total_ns: AtomicU64,
     /// Two bits each: the ingress, the egress; of a port of a hub, its receive and its transmit
     /// queue.
-    sides: AtomicU64,
+    queue_states: AtomicU64,
     /// The moment until which flows are counted, in milliseconds since `began`; 0: they are not.
     watched: AtomicU64,
     began: Instant,
@@ -114,7 +114,7 @@ impl Samples {
             bursts: AtomicU64::new(0),
             buckets: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
             total_ns: AtomicU64::new(0),
-            sides: AtomicU64::new(0),
+            queue_states: AtomicU64::new(0),
             watched: AtomicU64::new(0),
             began: Instant::now(),
             flows: FlowTable::default(),
@@ -139,9 +139,9 @@ impl Samples {
 
     /// The ingress and the egress, as the thread of the route saw them last; of a port of a hub,
     /// its receive and its transmit queue.
-    pub fn sides(&self) -> (Side, Side) {
-        let sides = self.sides.load(Relaxed);
-        (Side::from_number(sides), Side::from_number(sides >> 2))
+    pub fn queue_states(&self) -> (QueueState, QueueState) {
+        let states = self.queue_states.load(Relaxed);
+        (QueueState::from_number(states), QueueState::from_number(states >> 2))
     }
 
     /// From now on, and for ten seconds, flows are counted.
@@ -245,16 +245,16 @@ impl Sampler {
         add(&self.samples.total_ns, ns.saturating_mul(packets));
     }
 
-    /// The states of both sides.
-    pub(crate) fn sides(&self, rx: &State, tx: &State) {
-        let sides = Side::of(rx) as u64 | (Side::of(tx) as u64) << 2;
-        self.samples.sides.store(sides, Relaxed);
+    /// The states of both queues.
+    pub(crate) fn queue_states(&self, rx: &State, tx: &State) {
+        let states = QueueState::of(rx) as u64 | (QueueState::of(tx) as u64) << 2;
+        self.samples.queue_states.store(states, Relaxed);
     }
 
-    /// Both sides never work again.
+    /// Both queues never work again.
     pub(crate) fn gone(&self) {
-        let sides = Side::Gone as u64 | (Side::Gone as u64) << 2;
-        self.samples.sides.store(sides, Relaxed);
+        let states = QueueState::Gone as u64 | (QueueState::Gone as u64) << 2;
+        self.samples.queue_states.store(states, Relaxed);
     }
 }
 
@@ -332,8 +332,8 @@ mod tests {
     #[test]
     fn a_side_is_seen_as_it_was_last() {
         let sampler = Sampler::new(LinkKind::Ethernet);
-        assert_eq!(sampler.samples().sides(), (Side::Up, Side::Up));
-        sampler.sides(&State::Gone("away".into()), &State::Down("no link".into()));
-        assert_eq!(sampler.samples().sides(), (Side::Gone, Side::Down));
+        assert_eq!(sampler.samples().queue_states(), (QueueState::Up, QueueState::Up));
+        sampler.queue_states(&State::Gone("away".into()), &State::Down("no link".into()));
+        assert_eq!(sampler.samples().queue_states(), (QueueState::Gone, QueueState::Down));
     }
 }

@@ -60,7 +60,7 @@ impl Variant {
 const WIRE: usize = 1 << 15;
 
 /// One started port.
-pub(crate) struct Side {
+pub(crate) struct StartedPort {
     pub(crate) rx: Vec<CpswRx<CpswBus>>,
     pub(crate) tx: Vec<CpswTx<CpswBus>>,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Rig {
     pub(crate) cache: Cache,
     pub(crate) config: Config,
     pub(crate) control: Control<CpswBus>,
-    pub(crate) ports: Vec<Side>,
+    pub(crate) ports: Vec<StartedPort>,
     seed: u64,
 }
 
@@ -272,13 +272,13 @@ impl Drop for Rig {
     }
 }
 
-fn start(model: &Cpsw, firmware: &Arc<Firmware>, config: Config, pool: &Pool) -> (Vec<Side>, Control<CpswBus>) {
+fn start(model: &Cpsw, firmware: &Arc<Firmware>, config: Config, pool: &Pool) -> (Vec<StartedPort>, Control<CpswBus>) {
     let calls: Arc<dyn Tisci> = firmware.clone();
     let (ports, control) = open(model.bus(), calls, config).unwrap();
     let started = ports.into_iter().map(|port| {
         let queues = port.info().max_queues;
         let Queues { rx, tx } = port.start(Start { pool: pool.clone(), queues, accept: Offloads::ALL }).unwrap();
-        Side { rx, tx }
+        StartedPort { rx, tx }
     });
     (started.collect(), control)
 }

@@ -116,7 +116,7 @@ const MIN_BURST: u64 = 1600;
 
 /// The directions with faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum FaultDirection {
     /// Receive.
     Rx,
     /// Transmit.
@@ -130,7 +130,7 @@ pub enum Side {
 #[non_exhaustive]
 pub struct Config {
     /// The directions with faults.
-    pub side: Side,
+    pub direction: FaultDirection,
     /// The same seed gives the same faults at the same packets and calls.
     pub seed: u64,
     /// Per packet: it is dropped.
@@ -157,7 +157,7 @@ impl Default for Config {
     /// No faults; both directions, and episodes of 32 calls.
     fn default() -> Config {
         Config {
-            side: Side::Both,
+            direction: FaultDirection::Both,
             seed: 1,
             drop: 0.0,
             duplicate: 0.0,
@@ -198,7 +198,12 @@ impl Config {
     fn read(o: &mut Options) -> Result<Config, PortError> {
         let default = Config::default();
         Ok(Config {
-            side: o.choice("on", &[("rx", Side::Rx), ("tx", Side::Tx), ("both", Side::Both)])?.unwrap_or(default.side),
+            direction: o
+                .choice(
+                    "on",
+                    &[("rx", FaultDirection::Rx), ("tx", FaultDirection::Tx), ("both", FaultDirection::Both)],
+                )?
+                .unwrap_or(default.direction),
             seed: o.number("seed", 0..=u64::MAX)?.unwrap_or(default.seed),
             drop: probability(o, "drop")?,
             duplicate: probability(o, "duplicate")?,
@@ -303,7 +308,7 @@ mod tests {
                     on=tx,seed=7,drop=1%,duplicate=0.5,reorder=2%,corrupt=1,stall=0.1,flap=0.2,episode=9,vanish=1k@\
                     tap:a?mtu=9000";
         let expected = Config {
-            side: Side::Tx,
+            direction: FaultDirection::Tx,
             seed: 7,
             drop: 0.01,
             duplicate: 0.5,

@@ -41,7 +41,7 @@ mod rx;
 mod shaper;
 mod tx;
 
-pub use config::{Config, Distribution, KIND, Shape, Side};
+pub use config::{Config, Distribution, FaultDirection, KIND, Shape};
 pub use injector::FaultCounters;
 pub use rx::FaultRx;
 pub use tx::FaultTx;
@@ -104,13 +104,21 @@ impl<P: Port> Port for FaultPort<P> {
             pool.cache(Direction::Tx).map_err(|source| PortError::Pool { port: port.clone(), source })
         };
         let inner = self.inner.start(start)?;
-        let side = |not: Side| (config.side != not).then_some(config);
+        let direction = |not: FaultDirection| (config.direction != not).then_some(config);
         let mut made = Queues { rx: Vec::new(), tx: Vec::new() };
         for (i, queue) in (0..).zip(inner.rx) {
-            made.rx.push(FaultRx::new(queue, Injector::new(side(Side::Tx), 2 * i, self.faults.clone()), cache()?));
+            made.rx.push(FaultRx::new(
+                queue,
+                Injector::new(direction(FaultDirection::Tx), 2 * i, self.faults.clone()),
+                cache()?,
+            ));
         }
         for (i, queue) in (0..).zip(inner.tx) {
-            made.tx.push(FaultTx::new(queue, Injector::new(side(Side::Rx), 2 * i + 1, self.faults.clone()), cache()?));
+            made.tx.push(FaultTx::new(
+                queue,
+                Injector::new(direction(FaultDirection::Rx), 2 * i + 1, self.faults.clone()),
+                cache()?,
+            ));
         }
         Ok(made)
     }

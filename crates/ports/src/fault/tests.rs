@@ -39,11 +39,11 @@ fn run(rx: &mut impl RxQueue, tx: &mut impl TxQueue) -> u64 {
 
 fn any_config() -> impl Strategy<Value = Config> {
     let p = || prop_oneof![Just(0.0), Just(1.0), 0.0..0.5f64];
-    let side = prop_oneof![Just(Side::Rx), Just(Side::Tx), Just(Side::Both)];
+    let direction = prop_oneof![Just(FaultDirection::Rx), Just(FaultDirection::Tx), Just(FaultDirection::Both)];
     let vanish = proptest::option::of(0u64..2000);
-    (side, any::<u64>(), p(), p(), p(), p(), 0.0..0.5f64, 0.0..0.5f64, 1u32..50, vanish).prop_map(
-        |(side, seed, drop, duplicate, reorder, corrupt, stall, flap, episode, vanish)| Config {
-            side,
+    (direction, any::<u64>(), p(), p(), p(), p(), 0.0..0.5f64, 0.0..0.5f64, 1u32..50, vanish).prop_map(
+        |(direction, seed, drop, duplicate, reorder, corrupt, stall, flap, episode, vanish)| Config {
+            direction,
             seed,
             drop,
             duplicate,
@@ -64,7 +64,7 @@ proptest! {
     #[test]
     fn whatever_happens_to_what_is_received_each_packet_and_buffer_is_accounted_for(config in any_config()) {
         let pool = pool();
-        let config = Config { side: Side::Rx, ..config };
+        let config = Config { direction: FaultDirection::Rx, ..config };
         let port = open(config, source("count=1000,size=100")).unwrap();
         let faults = port.faults().clone();
         let (mut rx, _) = start(port, &pool);
@@ -92,7 +92,7 @@ proptest! {
     #[test]
     fn whatever_happens_to_what_is_sent_each_packet_and_buffer_is_accounted_for(config in any_config()) {
         let pool = pool();
-        let config = Config { side: Side::Tx, ..config };
+        let config = Config { direction: FaultDirection::Tx, ..config };
         let port = open(config, null::open(null::Config::default()).unwrap()).unwrap();
         let faults = port.faults().clone();
         let (mut rx, _) = start(source("count=1000,size=100"), &pool);
@@ -137,8 +137,13 @@ proptest! {
 fn a_packet_in_a_full_batch_is_decided_on() {
     for vanish in 990..=1000 {
         let pool = pool();
-        let config =
-            Config { side: Side::Rx, seed: 5612343491, reorder: 1.0, vanish: Some(vanish), ..Config::default() };
+        let config = Config {
+            direction: FaultDirection::Rx,
+            seed: 5612343491,
+            reorder: 1.0,
+            vanish: Some(vanish),
+            ..Config::default()
+        };
         let (mut rx, _) = start(open(config, source("count=1000,size=100")).unwrap(), &pool);
         let (_, mut tx) = start(null::open(null::Config::default()).unwrap(), &pool);
         run(&mut rx, &mut tx);
@@ -231,22 +236,22 @@ fn without_faults_the_inner_port_is_unchanged() {
 }
 
 /// The faults of a shape.
-fn shaped(side: Side, shape: Shape) -> Config {
-    Config { side, shape, ..Config::default() }
+fn shaped(direction: FaultDirection, shape: Shape) -> Config {
+    Config { direction, shape, ..Config::default() }
 }
 
 #[test]
 fn what_is_delayed_leaves_in_order_not_too_early_and_none_is_left() {
     let delay = std::time::Duration::from_millis(20);
     let shape = Shape { delay, jitter: delay / 4, limit: 1000, ..Shape::default() };
-    for side in [Side::Rx, Side::Tx, Side::Both] {
+    for direction in [FaultDirection::Rx, FaultDirection::Tx, FaultDirection::Both] {
         let pool = pool();
-        let port = open(shaped(side, shape), source("count=300,flows=1,size=100,verify=on")).unwrap();
+        let port = open(shaped(direction, shape), source("count=300,flows=1,size=100,verify=on")).unwrap();
         let sink = source("verify=on,count=300,flows=1");
         let control = sink.control().unwrap();
         let begin = std::time::Instant::now();
         let (mut rx, _) = start(port, &pool);
-        let (_, mut tx) = start(open(shaped(side, shape), sink).unwrap(), &pool);
+        let (_, mut tx) = start(open(shaped(direction, shape), sink).unwrap(), &pool);
         let mut batch = Batch::new();
         while !rx.state().ended() || tx.pending() > 0 || !batch.is_empty() {
             tx.reclaim();
@@ -255,11 +260,11 @@ fn what_is_delayed_leaves_in_order_not_too_early_and_none_is_left() {
             }
             tx.tx(&mut batch);
             if begin.elapsed() < delay - shape.jitter {
-                assert_eq!(tx.counters().snapshot().packets, 0, "{side:?}");
+                assert_eq!(tx.counters().snapshot().packets, 0, "{direction:?}");
             }
         }
         let found = control.verified().unwrap();
-        assert_eq!((found.arrived, found.late, found.lost), (300, 0, 0), "{side:?}");
+        assert_eq!((found.arrived, found.late, found.lost), (300, 0, 0), "{direction:?}");
         drop((rx, tx));
         assert_eq!(pool.stats().free, 1024);
     }
@@ -269,7 +274,7 @@ fn what_is_delayed_leaves_in_order_not_too_early_and_none_is_left() {
 fn packets_beyond_the_limit_are_dropped_as_faults_and_those_that_wait_at_the_end_as_stopped() {
     let shape = Shape { delay: std::time::Duration::from_secs(3600), limit: 100, ..Shape::default() };
     let pool = pool();
-    let port = open(shaped(Side::Tx, shape), null::open(null::Config::default()).unwrap()).unwrap();
+    let port = open(shaped(FaultDirection::Tx, shape), null::open(null::Config::default()).unwrap()).unwrap();
     let faults = port.faults().clone();
     let (mut rx, _) = start(source("count=300,size=100"), &pool);
     let (_, mut tx) = start(port, &pool);
@@ -287,7 +292,7 @@ fn packets_beyond_the_limit_are_dropped_as_faults_and_those_that_wait_at_the_end
     assert_eq!((sent.packets, sent.dropped(DropReason::Fault), sent.dropped(DropReason::Stopped)), (0, 200, 100));
     assert_eq!(pool.stats().free, 1024);
 
-    let (mut rx, _) = start(open(shaped(Side::Rx, shape), source("count=300,size=100")).unwrap(), &pool);
+    let (mut rx, _) = start(open(shaped(FaultDirection::Rx, shape), source("count=300,size=100")).unwrap(), &pool);
     for _ in 0..10 {
         assert_eq!(rx.rx(&mut Batch::new()), 0);
     }
