@@ -17,7 +17,7 @@ use support::traffic::Background;
 use support::victims::{Victims, was_busy_and_is_unharmed};
 use support::{LONGEST, Namespace, Need, Summary, Towpath, needs, until};
 use towpath_client::{Config, Socket, Umem};
-use xdp_abi::{Link, Program, Programs};
+use xdp_abi::{Linkage, Program, Programs};
 
 /// The URI of a socket port in the directory of the programs, accessible to every user, and the
 /// value of `TOWPATH_XDP`.
@@ -75,7 +75,7 @@ fn beside_an_echo(name: &str, run: impl Fn(&Program, &str)) -> Summary {
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| echo(&programs.path("b"), &stop));
-        for link in [Link::Ours, Link::Libxdp] {
+        for link in [Linkage::Ours, Linkage::Libxdp] {
             run(&programs.compile(name, link), &sockets);
         }
     });
@@ -103,7 +103,7 @@ fn two_c_programs_talk_and_the_one_that_waits_ends_with_the_datapath() {
     let programs = Programs::new();
     let ((a, at_a), (b, at_b)) = (port(&programs, "a"), port(&programs, "b"));
     let towpath = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
-    let program = programs.compile("traffic", Link::Libxdp);
+    let program = programs.compile("traffic", Linkage::Libxdp);
     let echo = Background::start(&mut program.command(&at_b, &["echo", "b"]));
     succeeds(Background::start(&mut program.command(&at_a, &["talk", "a", "3000"])));
     towpath.stop().code(0).summary().is_balanced();
@@ -119,9 +119,9 @@ fn two_sockets_of_one_memory_pass_frames_from_one_datapath_to_another() {
     let [(a, at_a), (b, at_b), (c, at_c), (d, at_d)] = ["a", "b", "c", "d"].map(|name| port(&programs, name));
     let here = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
     let there = Towpath::start(&["fwd", &c, &d, "--gro", "off"]);
-    let bridge = programs.compile("bridge", Link::Ours);
+    let bridge = programs.compile("bridge", Linkage::Ours);
     let bridge = Background::start(&mut bridge.command(&format!("{at_b},{at_c}"), &["b", "c"]));
-    let program = programs.compile("traffic", Link::Ours);
+    let program = programs.compile("traffic", Linkage::Ours);
     let echo = Background::start(&mut program.command(&at_d, &["echo", "d"]));
     succeeds(Background::start(&mut program.command(&at_a, &["talk", "a", "2000"])));
     here.stop().code(0).summary().is_balanced();
@@ -140,7 +140,7 @@ fn a_c_program_returns_datagrams_of_the_kernel_through_a_tap() {
     let (a, sockets) = port(&programs, "a");
     let tap = format!("tap:e0?netns={},addr=10.0.0.1/24", ns.name());
     let towpath = Towpath::start(&["fwd", &a, &tap]);
-    for link in [Link::Ours, Link::Libxdp] {
+    for link in [Linkage::Ours, Linkage::Libxdp] {
         let program = programs.compile("traffic", link);
         let _host = Background::start(&mut program.command(&sockets, &["host", "a"]));
         let sent = "x".repeat(1400);
@@ -161,7 +161,7 @@ fn invalid_requests_are_refused_and_nothing_is_lost() {
     let ((a, sockets), (b, _)) = (port(&programs, "there"), port(&programs, "b"));
     let towpath = Towpath::start(&["fwd", &a, &b]);
     let sockets = format!("{sockets},nobody=/nonexistent/socket");
-    let program = programs.compile("refusals", Link::Ours);
+    let program = programs.compile("refusals", Linkage::Ours);
     let output = support::run(&mut program.command(&sockets, &["there"]));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}\n{err}");
@@ -199,7 +199,7 @@ fn metadata_of_a_c_program_completes_a_checksum_and_is_refused_for_what_is_not_p
         let _stop = Stop(&stop);
         scope.spawn(|| echo(&programs.path("b"), &stop));
         // Debian's libxdp does not have these functions, so there is nothing to link with.
-        let output = support::run(&mut programs.compile("metadata", Link::Ours).command(&sockets, &["a"]));
+        let output = support::run(&mut programs.compile("metadata", Linkage::Ours).command(&sockets, &["a"]));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     });
     let summary = towpath.stop().code(0).summary();
@@ -222,7 +222,7 @@ fn what_takes_a_privilege_with_the_kernel_is_answered_without_one_or_refused_in_
     let (a, _) = port(&programs, "a");
     // An interface that exists, for which the datapath stands.
     let sockets = format!("lo={}", programs.path("a").display());
-    for link in [Link::Ours, Link::Libxdp] {
+    for link in [Linkage::Ours, Linkage::Libxdp] {
         let towpath = Towpath::start(&["fwd", &a, "null:"]);
         let program = programs.compile("privileges", link);
         let output = support::run(&mut program.command(&sockets, &["lo"]));
@@ -245,7 +245,7 @@ fn a_map_of_the_kernel_takes_no_socket_and_a_sentence_gives_the_reason() {
     let programs = Programs::new();
     let (a, _) = port(&programs, "a");
     let towpath = Towpath::start(&["fwd", &a, "null:"]);
-    let mut program = programs.compile("privileges", Link::Libxdp).privileged();
+    let mut program = programs.compile("privileges", Linkage::Libxdp).privileged();
     program.args(["map", "lo"]).env("TOWPATH_XDP", format!("lo={}", programs.path("a").display()));
     let output = support::run(&mut program);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -283,7 +283,7 @@ fn dpdk_returns_every_frame_without_root_and_without_an_interface_of_the_kernel(
     testpmd.env("TOWPATH_XDP", format!("lo={}", programs.path("a").display())).env("TOWPATH_XDP_UMEM", "replace");
     testpmd.env("LD_PRELOAD", programs.library()).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let testpmd = Background(testpmd.spawn().unwrap());
-    let talk = programs.compile("traffic", Link::Ours);
+    let talk = programs.compile("traffic", Linkage::Ours);
     succeeds(Background::start(&mut talk.command(&at_b, &["talk", "b", "2000"])));
     drop(testpmd);
     let summary = towpath.stop().code(0).summary();
@@ -300,7 +300,7 @@ fn killing_c_programs_at_any_moment_affects_no_other_and_loses_no_page() {
     let programs = Programs::new();
     let ((a, at_a), (b, at_b)) = (port(&programs, "a"), port(&programs, "b"));
     let mut towpath = Towpath::start(&["fwd", &a, &b, "--gro", "off"]);
-    let program = Rc::new(programs.compile("traffic", Link::Ours));
+    let program = Rc::new(programs.compile("traffic", Linkage::Ours));
     let flooder = |sockets: &str, name: &'static str| -> Box<dyn Fn() -> Command> {
         let (program, sockets) = (program.clone(), sockets.to_owned());
         Box::new(move || program.command(&sockets, &["flood", name]))
@@ -358,7 +358,7 @@ fn killing_c_programs_that_talk_to_a_socket_of_the_kernel_affects_no_other_and_l
     let tap = format!("tap:e0?netns={},addr=10.0.0.1/24", ns.name());
     let mut towpath = Towpath::start(&["fwd", &a, &tap]);
     support::succeed(&mut ns.command("ip", "neigh add 10.0.0.2 lladdr 02:00:00:00:00:09 dev e0"));
-    let (program, stop) = (Rc::new(programs.compile("traffic", Link::Ours)), AtomicBool::new(false));
+    let (program, stop) = (Rc::new(programs.compile("traffic", Linkage::Ours)), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| return_datagrams(&ns, &stop));

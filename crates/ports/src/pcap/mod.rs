@@ -74,7 +74,7 @@ mod tx;
 pub use config::{Compress, Config, KIND, Mode, ReadConfig, Role, Timing, Truncated, WriteConfig};
 pub use edit::{Edits, PortMap, PrefixMap, VlanEdit};
 pub use format::{Format, MAX_CAPTURED};
-pub use link::{Frame, Frames, Link, MADE_DESTINATION, MADE_SOURCE, Unfit};
+pub use link::{Frame, Frames, LinkType, MADE_DESTINATION, MADE_SOURCE, Unfit};
 pub use records::{Item, Record, Records};
 pub use rx::Reader;
 pub use tx::Writer;

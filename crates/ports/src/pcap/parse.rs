@@ -7,7 +7,7 @@
 use super::format::{
     BYTE_ORDER, MAX_CAPTURED, Order, PCAP_HEADER, PCAP_MICROS, PCAP_NANOS, PCAP_RECORD, block, link_name, option,
 };
-use super::link::Link;
+use super::link::LinkType;
 use std::ops::Range;
 
 /// Most interfaces of a section; packets of others are bad.
@@ -25,7 +25,7 @@ pub(super) const MAX_BLOCK: usize = MAX_CAPTURED as usize + 4096;
 pub(super) enum Step {
     /// A packet: the range of its bytes, its time in nanoseconds since the epoch, and its length
     /// before it was cut.
-    Packet { used: u64, link: Link, data: Range<usize>, time: u64, original: u32 },
+    Packet { used: u64, link: LinkType, data: Range<usize>, time: u64, original: u32 },
     /// Another valid record.
     Other { used: u64 },
     /// An invalid record whose end is known.
@@ -41,7 +41,7 @@ pub(super) enum Step {
 pub(super) struct Parser {
     kind: Kind,
     /// The link of the first interface that has one.
-    first: Option<Link>,
+    first: Option<LinkType>,
     /// The number of the first link type that can't be sent.
     refused: Option<u32>,
 }
@@ -64,7 +64,7 @@ enum Kind {
 #[derive(Debug, Clone, Copy)]
 struct Interface {
     /// `None` if its packets can't be sent.
-    link: Option<Link>,
+    link: Option<LinkType>,
     snaplen: u32,
     clock: Clock,
     /// Bytes of frame check sequence behind each packet.
@@ -99,7 +99,7 @@ impl Clock {
 impl Interface {
     /// The packet whose `captured` bytes begin at `from`, without check sequence.
     fn packet(&self, used: u64, from: usize, captured: u32, original: u32, time: u64) -> Step {
-        let fcs = if self.link.is_some_and(Link::knows_fcs) { 0 } else { self.fcs };
+        let fcs = if self.link.is_some_and(LinkType::knows_fcs) { 0 } else { self.fcs };
         let original = original.max(captured).saturating_sub(fcs);
         let data = from..from + captured.min(original) as usize;
         match self.link {
@@ -116,7 +116,7 @@ impl Parser {
     }
 
     /// The link of the first interface whose packets can be sent; `None` before it.
-    pub(super) fn link(&self) -> Option<Link> {
+    pub(super) fn link(&self) -> Option<LinkType> {
         self.first
     }
 
@@ -131,8 +131,8 @@ impl Parser {
     }
 
     /// The link of a number, noted.
-    fn link_of(&mut self, number: u32) -> Option<Link> {
-        let link = Link::from_number(number);
+    fn link_of(&mut self, number: u32) -> Option<LinkType> {
+        let link = LinkType::from_number(number);
         self.first = self.first.or(link);
         if link.is_none() {
             self.refused.get_or_insert(number);

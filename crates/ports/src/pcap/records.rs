@@ -1,6 +1,6 @@
 //! The packets of a capture, read from any source in bounded memory.
 
-use super::link::{Frames, Link};
+use super::link::{Frames, LinkType};
 use super::parse::{MAX_BLOCK, OTHER_LINK, Parser, Step};
 use std::io::{ErrorKind, Read};
 use towpath_packet::port::Layer;
@@ -14,8 +14,8 @@ const MAX_STEPS: usize = 1000;
 /// Most blocks before the first interface.
 const MAX_PROLOGUE: usize = 1000;
 
-/// Reads a capture, pcap or pcapng, of [links](Link) whose packets can be sent. Its memory does not
-/// depend on the source.
+/// Reads a capture, pcap or pcapng, of [links](LinkType) whose packets can be sent. Its memory does
+/// not depend on the source.
 ///
 /// ```
 /// # use towpath_ports::pcap::{Item, Records};
@@ -50,7 +50,7 @@ pub struct Record<'a> {
     /// Nanoseconds since the epoch; 0 if the file has no time.
     pub time: u64,
     /// The link type of its interface.
-    pub link: Link,
+    pub link: LinkType,
     /// The captured bytes, without a frame check sequence. Never empty.
     pub data: &'a [u8],
     /// Bytes of the packet without a frame check sequence, before the capture cut it.
@@ -101,7 +101,7 @@ impl<R: Read> Records<R> {
     /// [`layer`](Records::layer) is known.
     ///
     /// # Errors
-    /// A text if the source is no capture, or has none of the [links](Link).
+    /// A text if the source is no capture, or has none of the [links](LinkType).
     pub fn new(source: R) -> Result<Records<R>, String> {
         let mut records = Records {
             source,
@@ -141,7 +141,7 @@ impl<R: Read> Records<R> {
 
     /// The layer of the first interface's packets.
     pub fn layer(&self) -> Layer {
-        self.parser.link().map_or(Layer::Any, Link::layer)
+        self.parser.link().map_or(Layer::Any, LinkType::layer)
     }
 
     /// The next item. It stays the next one until [`advance`](Records::advance).

@@ -1,8 +1,8 @@
 //! C programs for tests: compiled here, and run without any privilege.
 //!
 //! ```text
-//!   Link::Ours      cc … -ltowpath_xdp                              linked with the library
-//!   Link::Libxdp    cc … -lxdp, then LD_PRELOAD=libtowpath_xdp.so   moved to towpath at its start
+//!   Linkage::Ours      cc … -ltowpath_xdp                            linked with the library
+//!   Linkage::Libxdp    cc … -lxdp, then LD_PRELOAD=libtowpath_xdp.so moved to towpath at its start
 //! ```
 //!
 //! [`Programs`] is a directory that any user may read, with the library and the compiled programs;
@@ -18,7 +18,7 @@ use towpath_testing::{Need, needs, skip};
 
 /// How a program gets the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum Linkage {
     /// Linked with this library.
     Ours,
     /// Linked with libxdp; this library is preloaded.
@@ -62,19 +62,21 @@ impl Programs {
     }
 
     /// Compiles `tests/c/NAME.c`.
-    pub(crate) fn compile(&self, name: &str, link: Link) -> Program {
+    pub(crate) fn compile(&self, name: &str, link: Linkage) -> Program {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xdp-abi/tests/c").join(name).with_extension("c");
         let binary = self.path(&format!("{name}-{link:?}"));
         let directory = self.0.path().display();
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]).arg(&source).arg("-o").arg(&binary);
         match link {
-            Link::Ours => cc.args([format!("-L{directory}"), format!("-Wl,-rpath,{directory}")]).arg("-ltowpath_xdp"),
-            Link::Libxdp => cc.arg("-lxdp"),
+            Linkage::Ours => {
+                cc.args([format!("-L{directory}"), format!("-Wl,-rpath,{directory}")]).arg("-ltowpath_xdp")
+            }
+            Linkage::Libxdp => cc.arg("-lxdp"),
         };
         let output = cc.output().expect("cc");
         assert!(output.status.success(), "{cc:?}\n{}", String::from_utf8_lossy(&output.stderr));
-        Program { binary, preload: (link == Link::Libxdp).then(|| self.library()) }
+        Program { binary, preload: (link == Linkage::Libxdp).then(|| self.library()) }
     }
 
     /// The library.

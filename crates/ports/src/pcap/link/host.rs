@@ -2,7 +2,7 @@
 //! Apple's and Juniper's.
 
 use super::parts::{Captured, Parts};
-use super::{Link, Payload, Unfit};
+use super::{LinkType, Payload, Unfit};
 use towpath_wire::ethernet::Mac;
 
 /// A cooked header: hardware type, address, protocol and what is behind.
@@ -41,9 +41,9 @@ impl Cooked {
     fn payload(self, rest: Captured<'_>) -> Result<Payload<'_>, Unfit> {
         match self.hardware {
             // The whole frame is behind the header, and the protocol tells nothing.
-            801 => return Link::Wifi.payload(rest),
-            802 => return Link::WifiPrism.payload(rest),
-            803 => return Link::WifiRadiotap.payload(rest),
+            801 => return LinkType::Wifi.payload(rest),
+            802 => return LinkType::WifiPrism.payload(rest),
+            803 => return LinkType::WifiRadiotap.payload(rest),
             // Of Frame Relay and netlink the protocol is no Ethernet type.
             770 | 824 => return Err(Unfit::NoType),
             _ => {}
@@ -95,16 +95,16 @@ pub(super) fn pktap(frame: Captured<'_>) -> Result<Payload<'_>, Unfit> {
 
 /// A frame of the link type `number` behind another header.
 pub(super) fn nested(number: u32, frame: Captured<'_>) -> Result<Payload<'_>, Unfit> {
-    match Link::from_number(number) {
+    match LinkType::from_number(number) {
         // Without these, which name the link behind them, the depth has an end.
-        None | Some(Link::Pktap | Link::WifiPpi) => Err(Unfit::OtherLink),
+        None | Some(LinkType::Pktap | LinkType::WifiPpi) => Err(Unfit::OtherLink),
         Some(link) => link.payload(frame),
     }
 }
 
 /// Juniper's: a mark, flags, extensions if there are any, then a frame of `link`, or a packet
 /// without its link header behind a protocol.
-pub(super) fn juniper(frame: Captured<'_>, link: Link) -> Result<Payload<'_>, Unfit> {
+pub(super) fn juniper(frame: Captured<'_>, link: LinkType) -> Result<Payload<'_>, Unfit> {
     let [b'M', b'G', b'C', flags] = frame.bytes(0)? else { return Err(Unfit::NoType) };
     let extensions = if flags & 0x80 == 0 { 0 } else { 2 + usize::from(frame.word(4)?) };
     let rest = frame.skip(4 + extensions)?;

@@ -49,7 +49,7 @@ pub const MADE_DESTINATION: Mac = [0x00, 0x00, 0x5e, 0x00, 0x53, 0x02];
 /// A link type whose frames can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Link {
+pub enum LinkType {
     /// Ethernet.
     Ethernet,
     /// IP without a link header.
@@ -202,46 +202,46 @@ enum Payload<'a> {
     Aggregate(wifi::Subframes<'a>),
 }
 
-impl Link {
+impl LinkType {
     /// The link type of a number of <https://www.tcpdump.org/linktypes.html>; `None` if its frames
     /// can't be sent.
-    pub fn from_number(number: u32) -> Option<Link> {
+    pub fn from_number(number: u32) -> Option<LinkType> {
         Some(match number {
-            1 => Link::Ethernet,
+            1 => LinkType::Ethernet,
             // 12 and 14 are RAW on some systems; 228 and 229 are IPv4 and IPv6 alone.
-            12 | 14 | 101 | 228 | 229 => Link::Ip,
-            0 | 108 => Link::Loopback,
-            8 => Link::Slip,
-            9 | 50 => Link::Ppp,
-            204 => Link::PppDirection,
-            51 => Link::Pppoe,
-            104 => Link::CiscoHdlc,
-            107 => Link::FrameRelay,
-            113 => Link::Cooked,
-            276 => Link::Cooked2,
-            105 => Link::Wifi,
-            127 => Link::WifiRadiotap,
-            119 => Link::WifiPrism,
-            163 => Link::WifiAvs,
-            192 => Link::WifiPpi,
-            10 => Link::Fddi,
-            6 => Link::TokenRing,
+            12 | 14 | 101 | 228 | 229 => LinkType::Ip,
+            0 | 108 => LinkType::Loopback,
+            8 => LinkType::Slip,
+            9 | 50 => LinkType::Ppp,
+            204 => LinkType::PppDirection,
+            51 => LinkType::Pppoe,
+            104 => LinkType::CiscoHdlc,
+            107 => LinkType::FrameRelay,
+            113 => LinkType::Cooked,
+            276 => LinkType::Cooked2,
+            105 => LinkType::Wifi,
+            127 => LinkType::WifiRadiotap,
+            119 => LinkType::WifiPrism,
+            163 => LinkType::WifiAvs,
+            192 => LinkType::WifiPpi,
+            10 => LinkType::Fddi,
+            6 => LinkType::TokenRing,
             // 11 on the BSDs.
-            11 | 100 => Link::AtmLlc,
-            123 => Link::SunAtm,
-            106 => Link::Lane,
-            242 => Link::Infiniband,
-            281 => Link::BroadcomTag,
-            282 => Link::BroadcomPrepended,
-            117 => Link::Pflog,
-            109 => Link::Enc,
-            239 => Link::Nflog,
-            226 => Link::Ipnet,
-            258 => Link::Pktap,
-            178 => Link::JuniperEthernet,
-            179 => Link::JuniperPpp,
-            180 => Link::JuniperFrameRelay,
-            181 => Link::JuniperHdlc,
+            11 | 100 => LinkType::AtmLlc,
+            123 => LinkType::SunAtm,
+            106 => LinkType::Lane,
+            242 => LinkType::Infiniband,
+            281 => LinkType::BroadcomTag,
+            282 => LinkType::BroadcomPrepended,
+            117 => LinkType::Pflog,
+            109 => LinkType::Enc,
+            239 => LinkType::Nflog,
+            226 => LinkType::Ipnet,
+            258 => LinkType::Pktap,
+            178 => LinkType::JuniperEthernet,
+            179 => LinkType::JuniperPpp,
+            180 => LinkType::JuniperFrameRelay,
+            181 => LinkType::JuniperHdlc,
             _ => return None,
         })
     }
@@ -250,22 +250,24 @@ impl Link {
     /// type or a link-layer address.
     pub fn layer(self) -> Layer {
         match self {
-            Link::Ip | Link::Loopback | Link::Slip | Link::Ppp | Link::PppDirection => Layer::Ip,
-            Link::CiscoHdlc | Link::FrameRelay | Link::AtmLlc | Link::SunAtm | Link::Infiniband => Layer::Ip,
-            Link::Pflog | Link::Enc | Link::Nflog | Link::Ipnet => Layer::Ip,
-            Link::JuniperPpp | Link::JuniperFrameRelay | Link::JuniperHdlc => Layer::Ip,
+            LinkType::Ip | LinkType::Loopback | LinkType::Slip | LinkType::Ppp | LinkType::PppDirection => Layer::Ip,
+            LinkType::CiscoHdlc | LinkType::FrameRelay | LinkType::AtmLlc | LinkType::SunAtm | LinkType::Infiniband => {
+                Layer::Ip
+            }
+            LinkType::Pflog | LinkType::Enc | LinkType::Nflog | LinkType::Ipnet => Layer::Ip,
+            LinkType::JuniperPpp | LinkType::JuniperFrameRelay | LinkType::JuniperHdlc => Layer::Ip,
             _ => Layer::Ethernet,
         }
     }
 
     /// Whether frames are sent as they are.
     pub fn is_plain(self, layer: Layer) -> bool {
-        matches!((self, layer), (Link::Ethernet, Layer::Ethernet) | (Link::Ip, Layer::Ip))
+        matches!((self, layer), (LinkType::Ethernet, Layer::Ethernet) | (LinkType::Ip, Layer::Ip))
     }
 
     /// Whether each frame tells if a check sequence is behind it, whatever the file tells.
     pub(super) fn knows_fcs(self) -> bool {
-        matches!(self, Link::WifiRadiotap | Link::WifiPpi)
+        matches!(self, LinkType::WifiRadiotap | LinkType::WifiPpi)
     }
 
     /// The frames of a record for an egress of `layer`. `original` is the length of the record
@@ -289,39 +291,39 @@ impl Link {
 
     fn payload(self, frame: Captured<'_>) -> Result<Payload<'_>, Unfit> {
         let parts = match self {
-            Link::Ethernet => return Ok(Payload::Ethernet(frame)),
-            Link::BroadcomPrepended => return Ok(Payload::Ethernet(frame.skip(4)?)),
-            Link::Cooked => return host::cooked(frame),
-            Link::Cooked2 => return host::cooked2(frame),
-            Link::Pktap => return host::pktap(frame),
-            Link::JuniperEthernet => return host::juniper(frame, Link::Ethernet),
-            Link::JuniperPpp => return host::juniper(frame, Link::Ppp),
-            Link::JuniperFrameRelay => return host::juniper(frame, Link::FrameRelay),
-            Link::JuniperHdlc => return host::juniper(frame, Link::CiscoHdlc),
-            Link::AtmLlc => return lan::atm_llc(frame),
-            Link::SunAtm => return lan::sun_atm(frame),
-            Link::Lane => return lan::lane(frame),
-            Link::Wifi => return wifi::payload(frame, false),
-            Link::WifiRadiotap => return radio::radiotap(frame),
-            Link::WifiPrism => return radio::prism(frame),
-            Link::WifiAvs => return radio::avs(frame),
-            Link::WifiPpi => return radio::ppi(frame),
-            Link::Ip => Parts::ip_packet(frame)?,
-            Link::Slip => Parts::ip_packet(frame.skip(16)?)?,
-            Link::Enc => Parts::ip_packet(frame.skip(12)?)?,
-            Link::Ipnet => Parts::ip_packet(frame.skip(24)?)?,
-            Link::Pflog => host::pflog(frame)?,
-            Link::Nflog => host::nflog(frame)?,
-            Link::Loopback => serial::loopback(frame)?,
-            Link::Ppp => serial::ppp_or_hdlc(frame)?,
-            Link::PppDirection => serial::ppp(frame.skip(1)?)?,
-            Link::Pppoe => serial::pppoe(frame)?,
-            Link::CiscoHdlc => serial::cisco_hdlc(frame)?,
-            Link::FrameRelay => serial::frame_relay(frame)?,
-            Link::Fddi => lan::fddi(frame)?,
-            Link::TokenRing => lan::token_ring(frame)?,
-            Link::Infiniband => lan::infiniband(frame)?,
-            Link::BroadcomTag => lan::broadcom_tag(frame)?,
+            LinkType::Ethernet => return Ok(Payload::Ethernet(frame)),
+            LinkType::BroadcomPrepended => return Ok(Payload::Ethernet(frame.skip(4)?)),
+            LinkType::Cooked => return host::cooked(frame),
+            LinkType::Cooked2 => return host::cooked2(frame),
+            LinkType::Pktap => return host::pktap(frame),
+            LinkType::JuniperEthernet => return host::juniper(frame, LinkType::Ethernet),
+            LinkType::JuniperPpp => return host::juniper(frame, LinkType::Ppp),
+            LinkType::JuniperFrameRelay => return host::juniper(frame, LinkType::FrameRelay),
+            LinkType::JuniperHdlc => return host::juniper(frame, LinkType::CiscoHdlc),
+            LinkType::AtmLlc => return lan::atm_llc(frame),
+            LinkType::SunAtm => return lan::sun_atm(frame),
+            LinkType::Lane => return lan::lane(frame),
+            LinkType::Wifi => return wifi::payload(frame, false),
+            LinkType::WifiRadiotap => return radio::radiotap(frame),
+            LinkType::WifiPrism => return radio::prism(frame),
+            LinkType::WifiAvs => return radio::avs(frame),
+            LinkType::WifiPpi => return radio::ppi(frame),
+            LinkType::Ip => Parts::ip_packet(frame)?,
+            LinkType::Slip => Parts::ip_packet(frame.skip(16)?)?,
+            LinkType::Enc => Parts::ip_packet(frame.skip(12)?)?,
+            LinkType::Ipnet => Parts::ip_packet(frame.skip(24)?)?,
+            LinkType::Pflog => host::pflog(frame)?,
+            LinkType::Nflog => host::nflog(frame)?,
+            LinkType::Loopback => serial::loopback(frame)?,
+            LinkType::Ppp => serial::ppp_or_hdlc(frame)?,
+            LinkType::PppDirection => serial::ppp(frame.skip(1)?)?,
+            LinkType::Pppoe => serial::pppoe(frame)?,
+            LinkType::CiscoHdlc => serial::cisco_hdlc(frame)?,
+            LinkType::FrameRelay => serial::frame_relay(frame)?,
+            LinkType::Fddi => lan::fddi(frame)?,
+            LinkType::TokenRing => lan::token_ring(frame)?,
+            LinkType::Infiniband => lan::infiniband(frame)?,
+            LinkType::BroadcomTag => lan::broadcom_tag(frame)?,
         };
         Ok(Payload::One(parts))
     }

@@ -21,7 +21,7 @@ fn v6() -> Vec<u8> {
 }
 
 /// The only frame of a record.
-fn only(link: Link, data: &[u8], layer: Layer) -> Result<Frame<'_>, Unfit> {
+fn only(link: LinkType, data: &[u8], layer: Layer) -> Result<Frame<'_>, Unfit> {
     let frames: Vec<_> = link.frames(data, data.len(), layer).collect();
     let [frame] = frames[..] else { panic!("{frames:?}") };
     frame
@@ -61,13 +61,13 @@ fn a_packet_of_each_link_is_the_same_ip_packet_and_has_the_right_type_on_etherne
         ),
     ];
     for (number, head4, head6) in table {
-        let link = Link::from_number(number).unwrap();
+        let link = LinkType::from_number(number).unwrap();
         for (head, packet, group) in [(head4, v4(), MADE_DESTINATION), (head6, v6(), [0x33, 0x33, 0xff, 0, 0, 9])] {
             let data = cat(&[&head, &packet]);
             let frame = only(link, &data, Layer::Ip).unwrap();
             assert_eq!((frame.head, frame.rest), (None, &packet[..]), "link type {number}: {head:x?}");
             // The padding of the link is left out, where there is a header to replace.
-            if link != Link::Ip {
+            if link != LinkType::Ip {
                 let padded = cat(&[&data, &[0; 9]]);
                 assert_eq!(only(link, &padded, Layer::Ip).unwrap().rest, packet, "link type {number}");
             }
@@ -80,7 +80,7 @@ fn a_packet_of_each_link_is_the_same_ip_packet_and_has_the_right_type_on_etherne
                 [0x86, 0xdd]
             };
             match frame.head {
-                None => assert_eq!((link, frame.rest), (Link::Ethernet, &data[..])),
+                None => assert_eq!((link, frame.rest), (LinkType::Ethernet, &data[..])),
                 Some(head) => {
                     let source = if number > 112 && number != 204 { [2, 0, 0, 0, 0, 7] } else { MADE_SOURCE };
                     assert_eq!(head[12..], kind, "link type {number}");
@@ -95,7 +95,7 @@ fn a_packet_of_each_link_is_the_same_ip_packet_and_has_the_right_type_on_etherne
 
 #[test]
 fn a_frame_that_has_no_such_form_is_named() {
-    let unfit = |number, data: &[u8], layer| only(Link::from_number(number).unwrap(), data, layer).unwrap_err();
+    let unfit = |number, data: &[u8], layer| only(LinkType::from_number(number).unwrap(), data, layer).unwrap_err();
     let arp = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6, 0, 1];
     assert_eq!(unfit(1, &arp, Layer::Ip), Unfit::NotIp);
     assert_eq!(unfit(1, &arp[..13], Layer::Ip), Unfit::Cut);
@@ -114,7 +114,7 @@ fn a_frame_that_has_no_such_form_is_named() {
     assert_eq!(unfit(239, &[2, 0, 0, 0, 8, 0, 1, 0, 0, 0, 0, 0], Layer::Ip), Unfit::Cut);
     assert_eq!(unfit(239, &[2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], Layer::Ip), Unfit::Cut);
     for refused in [129, 143, 195, 9999] {
-        assert_eq!(Link::from_number(refused), None);
+        assert_eq!(LinkType::from_number(refused), None);
     }
 }
 
@@ -125,7 +125,7 @@ fn a_frame_within_another_has_a_link_of_its_own_and_not_one_that_has_others() {
         let swapped: Vec<u8> = head.chunks(4).flat_map(|word| word.iter().rev().copied()).collect();
         let of = |head: Vec<u8>| {
             let data = cat(&[&head, behind]);
-            only(Link::Pktap, &data, Layer::Ip).map(|frame| frame.rest.to_vec())
+            only(LinkType::Pktap, &data, Layer::Ip).map(|frame| frame.rest.to_vec())
         };
         assert_eq!(of(head.clone()), of(swapped));
         of(head)
@@ -172,7 +172,7 @@ fn a_lan_s_addresses_and_type_are_kept_and_802_2_without_a_type_stands_behind_it
         (239, cat(&[&[2, 0, 0, 0], &[0, 5, 0, 10, 7, 0, 0, 0], &[0, 28, 0, 9], &v4(), &[1, 2, 3, 4]]), &made),
     ];
     for (number, data, expected) in &table {
-        let link = Link::from_number(*number).unwrap();
+        let link = LinkType::from_number(*number).unwrap();
         assert_eq!(only(link, data, Layer::Ethernet).unwrap().to_vec(), **expected, "link type {number}: {data:x?}");
         assert_eq!(only(link, data, Layer::Ip).unwrap().rest, v4(), "link type {number}: {data:x?}");
         for len in 0..data.len() {
@@ -186,15 +186,18 @@ fn a_lan_s_addresses_and_type_are_kept_and_802_2_without_a_type_stands_behind_it
     }
     // Spanning tree has no type, AppleTalk's AARP one that a bridge would write otherwise.
     let tree = cat(&[&[0x57], &both, &[0x42, 0x42, 3, 0, 0]]);
-    assert_eq!(only(Link::Fddi, &tree, Layer::Ethernet).unwrap().to_vec(), cat(&[&both, &[0, 5, 0x42, 0x42, 3, 0, 0]]));
+    assert_eq!(
+        only(LinkType::Fddi, &tree, Layer::Ethernet).unwrap().to_vec(),
+        cat(&[&both, &[0, 5, 0x42, 0x42, 3, 0, 0]])
+    );
     let aarp = cat(&[&[0x57], &both, &[0xaa, 0xaa, 3, 0, 0, 0, 0x80, 0xf3, 1]]);
     let expected = cat(&[&both, &[0, 9, 0xaa, 0xaa, 3, 0, 0, 0, 0x80, 0xf3, 1]]);
-    assert_eq!(only(Link::Fddi, &aarp, Layer::Ethernet).unwrap().to_vec(), expected);
+    assert_eq!(only(LinkType::Fddi, &aarp, Layer::Ethernet).unwrap().to_vec(), expected);
     let tunnel = cat(&[&[0x57], &both, &[0xaa, 0xaa, 3, 0, 0, 0xf8, 0x80, 0xf3, 1]]);
-    assert_eq!(only(Link::Fddi, &tunnel, Layer::Ethernet).unwrap().to_vec(), cat(&[&both, &[0x80, 0xf3, 1]]));
+    assert_eq!(only(LinkType::Fddi, &tunnel, Layer::Ethernet).unwrap().to_vec(), cat(&[&both, &[0x80, 0xf3, 1]]));
     let tagged = cat(&[&both, &[0, 0, 0, 1, 0, 3, 0x42, 0x42, 3, 0, 0]]);
     let expected = cat(&[&both, &[0, 3, 0x42, 0x42, 3]]);
-    assert_eq!(only(Link::BroadcomTag, &tagged, Layer::Ethernet).unwrap().to_vec(), expected);
+    assert_eq!(only(LinkType::BroadcomTag, &tagged, Layer::Ethernet).unwrap().to_vec(), expected);
 }
 
 proptest! {
@@ -202,13 +205,13 @@ proptest! {
     fn any_bytes_of_any_link_give_frames_of_their_own_bytes_or_reasons(
         number in 0u32..300, data in vec(any::<u8>(), 0..80), original in 0usize..100, ip in any::<bool>(),
     ) {
-        let Some(link) = Link::from_number(number) else { return Ok(()) };
+        let Some(link) = LinkType::from_number(number) else { return Ok(()) };
         check(link, &data, original, ip)?;
     }
 }
 
 /// The frames of a record are disjoint parts of it, at least one, and have a header or none.
-fn check(link: Link, data: &[u8], original: usize, ip: bool) -> Result<(), TestCaseError> {
+fn check(link: LinkType, data: &[u8], original: usize, ip: bool) -> Result<(), TestCaseError> {
     let layer = if ip { Layer::Ip } else { Layer::Ethernet };
     let (mut count, mut total) = (0, 0);
     for frame in link.frames(data, original, layer) {

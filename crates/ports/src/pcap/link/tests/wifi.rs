@@ -19,7 +19,7 @@ fn ethernet(destination: Mac, source: Mac) -> Vec<u8> {
 }
 
 /// The frames of a record, or why they have no form.
-fn frames(link: Link, data: &[u8]) -> Vec<Result<Vec<u8>, Unfit>> {
+fn frames(link: LinkType, data: &[u8]) -> Vec<Result<Vec<u8>, Unfit>> {
     link.frames(data, data.len(), Layer::Ethernet).map(|frame| frame.map(|frame| frame.to_vec())).collect()
 }
 
@@ -42,15 +42,15 @@ fn addresses_are_those_of_the_ends_whatever_way_the_frame_goes() {
         for (kind, qos) in [(0x08, &[][..]), (0x18, &[]), (0x88, &[0x07, 0])] {
             let data = frame(kind, flags, addresses, &[fourth, qos, body[0], body[1]]);
             let expected = ethernet(destination, source);
-            assert_eq!(frames(Link::Wifi, &data), [Ok(expected)], "kind {kind:x}, flags {flags}");
-            assert_eq!(only(Link::Wifi, &data, Layer::Ip).unwrap().rest, v4());
+            assert_eq!(frames(LinkType::Wifi, &data), [Ok(expected)], "kind {kind:x}, flags {flags}");
+            assert_eq!(only(LinkType::Wifi, &data, Layer::Ip).unwrap().rest, v4());
         }
     }
     // The order flag is that of an HT control field in QoS frames only.
     let data = frame(0x88, 0x81, [A, B, C], &[&[0, 0], &[1, 2, 3, 4], SNAP, &v4()]);
-    assert_eq!(frames(Link::Wifi, &data), [Ok(ethernet(C, B))]);
+    assert_eq!(frames(LinkType::Wifi, &data), [Ok(ethernet(C, B))]);
     let data = frame(0x08, 0x81, [A, B, C], &body);
-    assert_eq!(frames(Link::Wifi, &data), [Ok(ethernet(C, B))]);
+    assert_eq!(frames(LinkType::Wifi, &data), [Ok(ethernet(C, B))]);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn frames_without_a_form_on_ethernet_are_named_by_their_reason() {
         (frame(0x88, 3, ends, &[&D, &[0]]), Unfit::Cut),
         (vec![8], Unfit::Cut),
     ] {
-        assert_eq!(frames(Link::Wifi, &data), [Err(unfit)], "{data:x?}");
+        assert_eq!(frames(LinkType::Wifi, &data), [Err(unfit)], "{data:x?}");
     }
 }
 
@@ -88,21 +88,22 @@ fn each_subframe_of_an_a_msdu_is_a_frame_of_its_own() {
     let data = frame(0x88, 1, [A, B, C], &[&[0x80, 0], &three]);
     let on_arp = cat(&[&GROUP, &B, &[8, 6], &[0; 28]]);
     let expected = [Ok(ethernet(C, A)), Ok(on_arp), Ok(ethernet(D, A))];
-    assert_eq!(frames(Link::Wifi, &data), expected);
+    assert_eq!(frames(LinkType::Wifi, &data), expected);
     // One that does not fit the egress does not hide the next.
-    let ip_only: Vec<_> = Link::Wifi.frames(&data, data.len(), Layer::Ip).map(|f| f.map(|f| f.rest.to_vec())).collect();
+    let ip_only: Vec<_> =
+        LinkType::Wifi.frames(&data, data.len(), Layer::Ip).map(|f| f.map(|f| f.rest.to_vec())).collect();
     assert_eq!(ip_only, [Ok(v4()), Err(Unfit::NotIp), Ok(v4())]);
     // A length that leads out of the frame ends it.
     let mut long = data.clone();
     let at = 26 + 12;
     long[at..at + 2].copy_from_slice(&[0xff, 0xff]);
-    assert_eq!(frames(Link::Wifi, &long), [Err(Unfit::Cut)]);
+    assert_eq!(frames(LinkType::Wifi, &long), [Err(Unfit::Cut)]);
     let tail = cat(&[&data, &[0; 4], &[9]]);
-    assert_eq!(frames(Link::Wifi, &tail)[2..], [Ok(ethernet(D, A)), Err(Unfit::Cut)]);
+    assert_eq!(frames(LinkType::Wifi, &tail)[2..], [Ok(ethernet(D, A)), Err(Unfit::Cut)]);
     // And so does one that is longer than the standard allows.
     let many = aggregate(&vec![(C, A, &ip[..]); 400]);
     let data = frame(0x88, 1, [A, B, C], &[&[0x80, 0], &many]);
-    let found = frames(Link::Wifi, &data);
+    let found = frames(LinkType::Wifi, &data);
     assert_eq!((found.len(), found.last()), (11_454 / 46 + 1, Some(&Err(Unfit::Cut))));
 }
 
@@ -110,19 +111,19 @@ fn each_subframe_of_an_a_msdu_is_a_frame_of_its_own() {
 fn a_mesh_control_field_is_left_out_and_its_addresses_are_the_ends() {
     let mesh = |flags: u8| [flags, 31, 1, 0, 0, 0];
     let four = |behind: &[&[u8]]| frame(0x88, 3, [A, B, C], &[&D, &[0, 1], &behind.concat()]);
-    assert_eq!(frames(Link::Wifi, &four(&[&mesh(0), SNAP, &v4()])), [Ok(ethernet(C, D))]);
-    assert_eq!(frames(Link::Wifi, &four(&[&mesh(2), &A, &B, SNAP, &v4()])), [Ok(ethernet(A, B))]);
+    assert_eq!(frames(LinkType::Wifi, &four(&[&mesh(0), SNAP, &v4()])), [Ok(ethernet(C, D))]);
+    assert_eq!(frames(LinkType::Wifi, &four(&[&mesh(2), &A, &B, SNAP, &v4()])), [Ok(ethernet(A, B))]);
     let three = frame(0x88, 2, [GROUP, B, C], &[&[0, 1], &mesh(1), &D, SNAP, &v4()]);
-    assert_eq!(frames(Link::Wifi, &three), [Ok(ethernet(GROUP, D))]);
+    assert_eq!(frames(LinkType::Wifi, &three), [Ok(ethernet(GROUP, D))]);
     // Outside of a mesh the bit has other meanings.
-    assert_eq!(frames(Link::Wifi, &four(&[SNAP, &v4()])), [Ok(ethernet(C, D))]);
+    assert_eq!(frames(LinkType::Wifi, &four(&[SNAP, &v4()])), [Ok(ethernet(C, D))]);
     let station = frame(0x88, 2, [A, B, C], &[&[0, 1], SNAP, &v4()]);
-    assert_eq!(frames(Link::Wifi, &station), [Ok(ethernet(A, C))]);
+    assert_eq!(frames(LinkType::Wifi, &station), [Ok(ethernet(A, C))]);
     let null_sap = [0, 1, 0xaf, 0x81, 1, 0];
     let station = frame(0x88, 2, [A, B, C], &[&[0, 0], &null_sap]);
-    assert_eq!(frames(Link::Wifi, &station), [Ok(cat(&[&A, &C, &[0, 6], &null_sap]))]);
+    assert_eq!(frames(LinkType::Wifi, &station), [Ok(cat(&[&A, &C, &[0, 6], &null_sap]))]);
     let data = four(&[&mesh(2), &A]);
-    assert_eq!(frames(Link::Wifi, &data), [Err(Unfit::Cut)]);
+    assert_eq!(frames(LinkType::Wifi, &data), [Err(Unfit::Cut)]);
 }
 
 /// A radiotap header with further bitmaps, a time if `time`, flags.
@@ -151,19 +152,19 @@ fn radiotap_tells_of_padding_and_check_sequences() {
     for (maps, time) in [(1, false), (1, true), (2, true), (3, true), (3, false)] {
         for (flags, body) in [(0, &plain), (0x10, &with_fcs), (0x20, &padded)] {
             let data = data(&radiotap(maps, time, flags), body);
-            assert_eq!(frames(Link::WifiRadiotap, &data), [Ok(ethernet(C, B))], "{maps} {time} {flags:x}");
+            assert_eq!(frames(LinkType::WifiRadiotap, &data), [Ok(ethernet(C, B))], "{maps} {time} {flags:x}");
         }
         let bad = data(&radiotap(maps, time, 0x50), &with_fcs);
-        assert_eq!(frames(Link::WifiRadiotap, &bad), [Err(Unfit::BadFcs)]);
+        assert_eq!(frames(LinkType::WifiRadiotap, &bad), [Err(Unfit::BadFcs)]);
     }
     // Without flags there are neither.
     let bare = [0, 0, 8, 0, 0, 0, 0, 0];
-    assert_eq!(frames(Link::WifiRadiotap, &data(&bare, &plain)), [Ok(ethernet(C, B))]);
+    assert_eq!(frames(LinkType::WifiRadiotap, &data(&bare, &plain)), [Ok(ethernet(C, B))]);
     // A bitmap that leads out of the header, and a header that leads out of the record.
     let endless = [0, 0, 8, 0, 2, 0, 0, 0x80];
-    assert_eq!(frames(Link::WifiRadiotap, &data(&endless, &plain)), [Err(Unfit::Cut)]);
-    assert_eq!(frames(Link::WifiRadiotap, &[0, 0, 0xff, 0xff, 0, 0, 0, 0]), [Err(Unfit::Cut)]);
-    assert_eq!(frames(Link::WifiRadiotap, &data(&[1, 0, 8, 0, 0, 0, 0, 0], &plain)), [Err(Unfit::NoType)]);
+    assert_eq!(frames(LinkType::WifiRadiotap, &data(&endless, &plain)), [Err(Unfit::Cut)]);
+    assert_eq!(frames(LinkType::WifiRadiotap, &[0, 0, 0xff, 0xff, 0, 0, 0, 0]), [Err(Unfit::Cut)]);
+    assert_eq!(frames(LinkType::WifiRadiotap, &data(&[1, 0, 8, 0, 0, 0, 0, 0], &plain)), [Err(Unfit::NoType)]);
 }
 
 #[test]
@@ -171,7 +172,7 @@ fn a_check_sequence_that_the_capture_cut_is_no_part_of_what_is_missing() {
     let whole = cat(&[&radiotap(1, false, 0x10), &frame(0x08, 1, [A, B, C], &[SNAP, &v4(), &[1, 2, 3, 4]])]);
     for cut in 0..10 {
         let data = &whole[..whole.len() - cut];
-        let frame = Link::WifiRadiotap.frames(data, whole.len(), Layer::Ethernet).next().unwrap().unwrap();
+        let frame = LinkType::WifiRadiotap.frames(data, whole.len(), Layer::Ethernet).next().unwrap().unwrap();
         let missing = cut.saturating_sub(4);
         assert_eq!((frame.to_vec(), frame.missing), (ethernet(C, B)[..14 + 24 - missing].to_vec(), missing));
     }
@@ -207,18 +208,18 @@ fn headers_of_other_cards_stand_before_the_same_frame() {
         (113, cat(&[&cooked(802), &prism])),
         (113, cat(&[&cooked(803), &radiotap(1, false, 0)])),
     ] {
-        let link = Link::from_number(number).unwrap();
+        let link = LinkType::from_number(number).unwrap();
         assert_eq!(frames(link, &cat(&[&head, &data])), [Ok(ethernet(C, B))], "link type {number}: {head:x?}");
     }
     let with_fcs = cat(&[&data, &[1, 2, 3, 4]]);
-    assert_eq!(frames(Link::WifiPpi, &cat(&[&ppi(105, true, 1), &with_fcs])), [Ok(ethernet(C, B))]);
+    assert_eq!(frames(LinkType::WifiPpi, &cat(&[&ppi(105, true, 1), &with_fcs])), [Ok(ethernet(C, B))]);
     for bad in [4, 8] {
-        assert_eq!(frames(Link::WifiPpi, &cat(&[&ppi(105, true, bad), &data])), [Err(Unfit::BadFcs)]);
+        assert_eq!(frames(LinkType::WifiPpi, &cat(&[&ppi(105, true, bad), &data])), [Err(Unfit::BadFcs)]);
     }
     let other = cat(&[&ppi(1, true, 0), &ethernet(A, B)]);
-    assert_eq!(frames(Link::WifiPpi, &other), [Ok(ethernet(A, B))]);
-    assert_eq!(frames(Link::WifiPpi, &cat(&[&ppi(192, true, 0), &other])), [Err(Unfit::OtherLink)]);
-    assert_eq!(frames(Link::WifiAvs, &[7; 80]), [Err(Unfit::NoType)]);
+    assert_eq!(frames(LinkType::WifiPpi, &other), [Ok(ethernet(A, B))]);
+    assert_eq!(frames(LinkType::WifiPpi, &cat(&[&ppi(192, true, 0), &other])), [Err(Unfit::OtherLink)]);
+    assert_eq!(frames(LinkType::WifiAvs, &[7; 80]), [Err(Unfit::NoType)]);
 }
 
 /// A data frame, and the Ethernet frames that it holds.
@@ -251,11 +252,11 @@ proptest! {
     fn a_data_frame_is_what_it_was_made_of_and_a_cut_one_its_beginning(
         (data, expected) in data_frame(), cut in any::<prop::sample::Index>(),
     ) {
-        let found: Result<Vec<_>, _> = frames(Link::Wifi, &data).into_iter().collect();
+        let found: Result<Vec<_>, _> = frames(LinkType::Wifi, &data).into_iter().collect();
         prop_assert_eq!(found.as_ref(), Ok(&expected));
         let len = cut.index(data.len() + 1);
         let mut ends = 0;
-        for (frame, whole) in Link::Wifi.frames(&data[..len], data.len(), Layer::Ethernet).zip(&expected) {
+        for (frame, whole) in LinkType::Wifi.frames(&data[..len], data.len(), Layer::Ethernet).zip(&expected) {
             let Ok(frame) = frame else {
                 ends += 1;
                 continue;
@@ -284,6 +285,6 @@ proptest! {
             let at = at.index(data.len());
             data[at] = byte;
         }
-        check(Link::from_number(head.0).unwrap(), &data, original, ip)?;
+        check(LinkType::from_number(head.0).unwrap(), &data, original, ip)?;
     }
 }
