@@ -11,8 +11,17 @@
 //! other core moves per batch, not per item. The two shared indices lie 128 bytes apart, because
 //! processors fetch lines in pairs.
 //!
-//! A producer fills a [`Reservation`], or [`Vacant`] slots one by one and submits at the end of a
-//! burst, which may go to several rings.
+//! The operations are those of libxdp's rings, and of [`xsk_ring`](crate::xsk_ring):
+//!
+//! | operation | side | |
+//! |---|---|---|
+//! | [`reserve`](Producer::reserve) | producer | slots to be filled: a [`Reservation`] |
+//! | [`submit`](Reservation::submit) | producer | makes them visible to the consumer |
+//! | [`peek`](Consumer::peek) | consumer | items to be taken, by [`drain`](Consumer::drain) |
+//! | [`release`](Drain::release) | consumer | gives the slots of taken items to the producer |
+//!
+//! A producer may also fill [`Vacant`] slots one by one and [`submit`](Producer::submit) at the end
+//! of a burst, which may go to several rings.
 //!
 //! Closing: each side sees that the other was dropped ([`Producer::is_closed`],
 //! [`Consumer::is_closed`]). Items that are still in the ring can be taken out first, and items
@@ -287,8 +296,8 @@ impl<T: Send> Consumer<T> {
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Drains up to `n` items. Dropping the iterator releases their slots together and drops the
-    /// items that it did not yield.
+    /// Drains up to `n` items. Their slots are [released](Drain::release) together, when the
+    /// iterator is dropped at the latest.
     #[inline]
     pub fn drain(&mut self, n: usize) -> Drain<'_, T> {
         let n = n.min(self.peek(n));
@@ -328,12 +337,18 @@ impl Consumer<Packet> {
     }
 }
 
-/// Items that are being taken.
+/// Items that are being taken. Dropping it is to [`release`](Drain::release) it.
 pub struct Drain<'a, T: Send> {
     consumer: &'a mut Consumer<T>,
     at: usize,
     end: usize,
     any: bool,
+}
+
+impl<T: Send> Drain<'_, T> {
+    /// Drops the items that were not taken, and gives the slots of all to the producer.
+    #[inline]
+    pub fn release(self) {}
 }
 
 impl<T: Send> Iterator for Drain<'_, T> {
