@@ -132,7 +132,7 @@ pub(crate) fn print(
         writeln!(out, "visitor  {port}: {line}")?;
     }
     if earlier > 0 {
-        writeln!(out, "visitors {earlier} earlier ones (--json tells all that are remembered)")?;
+        writeln!(out, "visitors {earlier} earlier ones (--json lists all that are kept)")?;
     }
     for failure in failures {
         match failure {
