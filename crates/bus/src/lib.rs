@@ -11,6 +11,7 @@
 //! | `dma` | [`Dma`], [`Iova`], [`DmaPolicy`]: what a bus implements to map memory |
 //! | `domain` | [`Domain`]: the memory that one device may reach |
 //! | `dma_mapper` | [`DmaMapper`]: maps and unmaps the buffers of one queue |
+//! | `iova` | the allocator of IOVAs of one address space |
 //! | `bounce` | memory that stays mapped, for copies of short frames |
 //! | `coherent` | [`Coherent`]: descriptor rings, accessed as atomic words |
 //! | [`vfio`] | devices on silicon, through VFIO |

@@ -12,6 +12,7 @@
 //!   report    what is needed when a card or a board fails
 //!   bench     measurements as tables
 //!   measure   throughput and latency of what lies between two ports
+//!   measured  what ports measure themselves: rate kept, sequence numbers found
 //!   watch     start, watch, stop: common to all commands that move packets
 //!   run       the units of a file, and their reload;  file: what a file says
 //!   sandbox   what of the sandbox is in force, for summary and probe

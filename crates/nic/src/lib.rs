@@ -8,8 +8,8 @@
 //! | [`virtio`] | network devices of virtio: PCI functions, and back ends of vhost-user |
 //! | [`cpsw`] | TI's CPSW switches behind the DMA engines of K3 processors |
 //! | [`batching`] | how many packets one doorbell announces, in every driver |
-//!
-//! What the drivers share lies in `common/`, one mechanism a file.
+//! | `common/` | what the drivers share, one mechanism a file |
+//! | `sync` | locks and atomics, from the loom switch |
 
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![warn(missing_docs)]

@@ -33,6 +33,8 @@
 //! | `take_cell` | [`TakeCell`]: a value that threads use in turn without waiting |
 //! | [`port`] | [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue), [`Port`](port::Port) |
 //! | `counters` | [`Counters`], [`DropReason`] |
+//! | `meta` | the cache line that describes a chunk |
+//! | `sync` | atomics, from the loom switch |
 //!
 //! # Invariants
 //!

@@ -21,6 +21,7 @@
 //!   closing    descriptors of other processes, closed where nothing waits for it
 //!   pace       a limit of what other processes make a control thread do
 //!   ended      queues of a port that has a thread of its own
+//!   random     a seeded random number generator
 //! ```
 //!
 //! Each port is a module with a `Config` (with `Default` and `from_uri`), an `open`, and its queues

@@ -21,7 +21,8 @@
 //!                af_packet    AF_PACKET sockets and their options
 //!                packet_ring  frames in memory that the kernel fills      PACKET_RX_RING
 //!                xsk          AF_XDP sockets, their UMEM and their rings
-//!   interfaces   netdev       index, flags, MTU, addresses                ioctl on a socket
+//!   interfaces   netlink      requests and answers, for those below        netlink(7)
+//!                netdev       index, flags, MTU, addresses                ioctl on a socket
 //!                netdev_genl  a driver's XDP features                     generic netlink
 //!                rtnl         interfaces, counters, qdiscs, changes       rtnetlink
 //!                route_socket dumps and notifications of routes           rtnetlink

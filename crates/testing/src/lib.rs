@@ -4,6 +4,15 @@
 //!
 //! A test calls [`needs`] first, then makes [`Namespace`]s: each has a unique name, and is deleted
 //! on drop, also after a panic.
+//!
+//! | file | content |
+//! |---|---|
+//! | `needs` | what a test needs, and what a run leaves out |
+//! | `alone` | a test in a process of its own |
+//! | `counting` | an allocator that counts |
+//! | `files` | files and memory to send to another process |
+//! | `frames` | frames that a test recognizes |
+//! | `wait` | waiting for a condition |
 
 mod alone;
 mod counting;

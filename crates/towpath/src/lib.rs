@@ -4,10 +4,10 @@
 //!
 //! | item | content |
 //! |---|---|
-//! | [`Opener`], [`AnyPort`] | a port of any kind by its URI |
+//! | `any`: [`Opener`], [`AnyPort`] | a port of any kind by its URI |
 //! | [`e1000e`], [`virtio`], [`cpsw`] | configurations of the drivers from URIs |
 //! | `pci`, `port_wire`, `port_check` | URIs of PCI functions; of wires of models; checks of a URI |
-//! | [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
+//! | `forward`: [`Forward`], [`Ready`], [`Running`], [`Summary`] | two ports joined by workers |
 //! | [`Bridge`], [`BridgePort`], [`BridgeControl`] | several ports joined by a learning bridge |
 //! | [`Router`], [`RouterInterface`], [`RouterControl`] | several ports joined by an IP router |
 //! | [`Observer`] | their counters, settings and rules, from any thread |

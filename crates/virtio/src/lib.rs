@@ -24,6 +24,8 @@
 //! | `in_flight_record` | [`InFlightRecord`]: chains in flight, for the next device after a kill |
 //! | [`vhost_user`] | messages between a front end, which has queues, and a back end |
 //! | `event` | when the other side is to be notified |
+//! | `error` | [`AddError`], [`QueueError`], [`RingError`] |
+//! | `interleavings` | both protocols in every interleaving, under `--cfg loom` |
 //! | `in_flight`, `in_order`, `walk` | chains in flight, chains out of order, chains followed |
 //!
 //! # Invariants

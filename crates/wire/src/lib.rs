@@ -22,9 +22,11 @@
 //! | Internet checksums: sum, copy and sum, update | [`checksum`] |
 //! | checking all checksums of a frame | [`verify`](mod@verify) |
 //! | writing headers | [`emit`] |
+//! | options of IPv4 and TCP | [`options`] |
 //! | longest prefix match | `lpm` |
 //! | checksum state, GSO, link kind | [`offload`] |
 //! | the virtio-net header | [`virtio_net`] |
+//! | the types of fixed headers, by a macro; errors of parsers | `header`, `error` |
 //!
 //! # Invariants
 //!

@@ -12,6 +12,7 @@
 //! | [`abi`] | the character device: requests, structures, errors |
 //! | `cdev` | the requests, by `ioctl(2)` |
 //! | `bar`, `dma` | the types of [`Bus`] |
+//! | `fake` | for tests: a fake of the kernel module |
 //!
 //! # What a kernel offers without a module, and what it does not
 //!

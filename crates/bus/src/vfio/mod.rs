@@ -19,6 +19,7 @@
 //! | `identity`, `bdf` | what a function is, by class and names; its address |
 //! | `host` | `/sys`, `/proc` and `/dev` |
 //! | `abi`, `ioctl` | structures and system calls |
+//! | `fake` | for tests: a machine made of files |
 //!
 //! A device is opened by its own file and [iommufd] if the kernel has them (since 6.6), otherwise
 //! by its group (`/dev/vfio/N`, type 1 version 2). [`VfioConfig::backend`] forces either.

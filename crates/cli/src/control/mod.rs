@@ -8,8 +8,15 @@
 //! ```
 //!
 //! The socket is a file that only its owner may open ([`unix_socket`]). It is removed at the end. A
-//! stale socket, whose process was killed, is replaced. `server` serves it; `request` reads and
-//! answers a line, of `settings`, `fdb` or `tables`; `tees` has the connections that watch packets.
+//! stale socket, whose process was killed, is replaced. [`server`](crate::server) serves it.
+//!
+//! | file | content |
+//! |---|---|
+//! | `request` | a line, read and answered |
+//! | `settings` | settings of ports |
+//! | `fdb` | addresses of a bridge |
+//! | `tables` | routes and neighbours of a router |
+//! | `tees` | the connections that watch packets |
 
 pub(crate) mod fdb;
 pub(crate) mod request;

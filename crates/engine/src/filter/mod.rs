@@ -17,6 +17,7 @@
 //! | `program` | the tests, run on a packet |
 //! | `steering` | an expression as [`Match`](crate::rules::Match)es of [rules](crate::rules) |
 //! | `list` | [`FilterRules`]: verdicts by expressions and rules, with counted hits |
+//! | `live` | [`LiveRules`]: rules that are replaced while their classifiers run |
 //!
 //! A filter gives the verdict that libpcap gives, also on packets that are cut short, tagged or
 //! fragmented: the tests compare both, packet by packet. The language, and what of pcap-filter(7)

@@ -14,6 +14,7 @@
 //! | `steer` | [`Steer`]: the worker's side, a transmit queue |
 //! | `rx` | [`LaneRx`]: the lane's side, a receive queue |
 //! | `balance` | [`Balancer`]: moves buckets from busy to idle lanes |
+//! | `loom_models` | all interleavings of workers and lanes, under `--cfg loom` |
 //!
 //! A worker only receives and steers; the lane does the work. Rings have one producer and one
 //! consumer, are filled and drained in bulk, and notify the lane only if it sleeps. For a worker

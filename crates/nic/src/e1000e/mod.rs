@@ -24,6 +24,7 @@
 //! | `control` | the handle to a running port, and its fault counters |
 //! | `dump` | the registers, for a report |
 //! | `config` | options and their rules |
+//! | `fake` | for tests: registers without behaviour |
 //!
 //! What the chips need beyond their datasheet, and the source of each rule: `docs/errata.md`.
 //!
