@@ -38,10 +38,9 @@ fn rig(how: u8, more: u8) -> Rig {
     let config = rig::config(variant, ports).policy(policy).rx_flows(1 + (more >> 1 & 1));
     let config = if chains { config.rx_buffers(3).max_len(5000).tx_descriptors(32) } else { config };
     let model = rig::model_config(variant, ports);
-    let iommu = iommu::Config { bounce: more & 8 != 0, ..model.iommu.clone() };
+    let iommu = model.iommu.clone().bounce(more & 8 != 0);
     let poison = how & 32 != 0;
-    let model =
-        model::Config { iommu, poison, prefetch: 1 + (how >> 6), lag: more & 4 != 0, steps_per_read: 3, ..model };
+    let model = model.iommu(iommu).poison(poison).prefetch(1 + (how >> 6)).lag(more & 4 != 0).steps_per_read(3);
     Rig::with_pool(config, model, pool())
 }
 

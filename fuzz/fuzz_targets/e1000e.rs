@@ -48,19 +48,17 @@ thread_local! {
 
 fn faults(which: u8, seed: u8) -> Faults {
     let rate = |bit: u8| if which & bit != 0 { 50_000 } else { 0 };
-    Faults {
-        seed: seed.into(),
-        crc: rate(1),
-        bad_length: rate(2),
-        no_eop: rate(4),
-        garbage: rate(8),
-        reorder: rate(16),
-        wild: rate(32),
-        lose: rate(64),
-        flap: rate(128),
-        flap_turns: 3,
-        ..Faults::default()
-    }
+    Faults::default()
+        .seed(seed.into())
+        .crc(rate(1))
+        .bad_length(rate(2))
+        .no_eop(rate(4))
+        .garbage(rate(8))
+        .reorder(rate(16))
+        .wild(rate(32))
+        .lose(rate(64))
+        .flap(rate(128))
+        .flap_turns(3)
 }
 
 /// A packet of any layout with any offloads, and the input's bytes as headers.
@@ -90,7 +88,7 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let config = config(input.byte(), input.byte());
     let which = input.byte();
-    let device = model::Config { strict: true, faults: faults(which, input.byte()), ..model::Config::default() };
+    let device = model::Config::default().strict(true).faults(faults(which, input.byte()));
     let (near, mut far) = cable(256);
     let bus = model::launch(device, near).unwrap();
     let device = bus.device();

@@ -13,8 +13,8 @@ const RDT: usize = 0x2818;
 const BUFFERS: u32 = 64;
 
 fn bus(on: bool) -> e1000e::ModelBus {
-    let iommu = iommu::Config { on, ..iommu::Config::default() };
-    let config = e1000e::Config { iommu, phy: e1000e::PhyStart::Ready, ..e1000e::Config::default() };
+    let iommu = iommu::Config::default().on(on);
+    let config = e1000e::Config::default().iommu(iommu).phy(e1000e::PhyStart::Ready);
     let bus = e1000e::launch(config, wire::Loopback::default()).unwrap();
     bus.set_master(true);
     bus

@@ -120,7 +120,7 @@ impl CpswModel {
         let os =
             |source| PortError::Os { port: uri.short(), step: "start of the model".to_owned(), source, hint: None };
         let lenient = model::Config::lenient(soc, ports);
-        let modelled = model::Config { phy_addresses: config.phys, in_band_status: true, ..lenient };
+        let modelled = lenient.phy_addresses(config.phys).in_band_status(true);
         let model = Cpsw::new(modelled).map_err(os)?;
         for port in (1..=ports).step_by(2) {
             if port == ports {

@@ -150,7 +150,7 @@ fn qtest_bus(uri: &Uri, socket: &str) -> Result<(QtestBus, Config), PortError> {
 /// Makes a model with a thread of its own, connected to `wire` or to a loopback plug.
 pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<E1000e<ModelBus>, PortError> {
     let (iommu, config) = pci::model_config(uri, DRIVER)?;
-    let device = model::Config { name: uri.short(), iommu, threaded: true, ..model::Config::default() };
+    let device = model::Config::default().name(uri.short()).iommu(iommu).threaded(true);
     let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
     let bus = match wire {
         None => model::launch(device, Loopback::default()),
@@ -177,7 +177,7 @@ pub fn registers(uri: &Uri) -> Result<Vec<(&'static str, u64)>, PortError> {
         BusChoice::Qtest(socket) => read_registers(&qtest_bus(&device, socket)?.0),
         BusChoice::Model => {
             let (iommu, _) = pci::model_config(&device, DRIVER)?;
-            let model = model::Config { name: device.short(), iommu, threaded: true, ..model::Config::default() };
+            let model = model::Config::default().name(device.short()).iommu(iommu).threaded(true);
             read_registers(&model::launch(model, Loopback::default()).map_err(failed)?)
         }
     }

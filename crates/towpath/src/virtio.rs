@@ -161,7 +161,7 @@ pub(crate) fn qtest(uri: &Uri, socket: &str) -> Result<VirtioNet<PciTransport<Qt
 pub(crate) fn model(uri: &Uri, wire: Option<AnyPort>) -> Result<VirtioNet<PciTransport<VirtioBus>>, PortError> {
     let (iommu, config) = pci::model_config(uri, DRIVER)?;
     let pairs = config.queues;
-    let device = model::Config { name: uri.short(), iommu, pairs, threaded: true, ..model::Config::default() };
+    let device = model::Config::default().name(uri.short()).iommu(iommu).pairs(pairs).threaded(true);
     let needs = wire.as_ref().map(AnyPort::needs).unwrap_or_default();
     let bus = match wire {
         None => model::launch(device, Loopback::default()),

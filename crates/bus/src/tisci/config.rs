@@ -2,6 +2,26 @@
 
 use super::message::{Message, kind};
 
+/// Defines a message as it is written, and for each of its fields a setter of the field's name.
+macro_rules! setters {
+    ($(#[$attr:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $type:ty,)* }) => {
+        $(#[$attr])*
+        pub struct $name {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl $name {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+                #[must_use]
+                pub const fn $field(self, $field: $type) -> $name {
+                    $name { $field, ..self }
+                }
+            )*
+        }
+    };
+}
+
 /// How software and hardware share a ring (`ring_cfg.mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingMode {
@@ -11,22 +31,25 @@ pub enum RingMode {
     Message,
 }
 
-/// `TI_SCI_MSG_RM_RING_CFG`. Order and virtual id are not valid: they stay as board configuration
-/// set them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingConfig {
-    /// Device id of the ring accelerator; of the PKTDMA for its own rings.
-    pub device: u16,
-    /// The ring's number.
-    pub ring: u16,
-    /// The IOVA of its elements, without the address space tag.
-    pub address: u64,
-    /// Elements, of eight bytes each.
-    pub count: u32,
-    /// The mode.
-    pub mode: RingMode,
-    /// Address space tag of its elements (PKTDMA: bits 51:48 of every address; 0 elsewhere).
-    pub asel: u8,
+setters! {
+    /// `TI_SCI_MSG_RM_RING_CFG`. Order and virtual id are not valid: they stay as board
+    /// configuration set them.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct RingConfig {
+        /// Device id of the ring accelerator; of the PKTDMA for its own rings.
+        pub device: u16,
+        /// The ring's number.
+        pub ring: u16,
+        /// The IOVA of its elements, without the address space tag.
+        pub address: u64,
+        /// Elements, of eight bytes each.
+        pub count: u32,
+        /// The mode.
+        pub mode: RingMode,
+        /// Address space tag of its elements (PKTDMA: bits 51:48 of every address; 0 elsewhere).
+        pub asel: u8,
+    }
 }
 
 impl RingConfig {
@@ -34,6 +57,11 @@ impl RingConfig {
     const VALID: u32 = 0x9f;
     /// The element size as firmware encodes it: 4 bytes, shifted by this.
     const ELEMENT: u8 = 1;
+
+    /// A ring in exposed mode. Everything else is zero until it is set.
+    pub const fn new(device: u16, ring: u16) -> RingConfig {
+        RingConfig { device, ring, address: 0, count: 0, mode: RingMode::Exposed, asel: 0 }
+    }
 
     /// The message.
     pub fn message(&self) -> Message {
@@ -66,25 +94,33 @@ impl RingConfig {
 /// A channel that passes packets by reference (`tx_chan_type`, `rx_chan_type`).
 const PACKETS_BY_REFERENCE: u8 = 2;
 
-/// `TI_SCI_MSG_RM_UDMAP_TX_CH_CFG`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TxChannelConfig {
-    /// Device id of the DMA engine.
-    pub device: u16,
-    /// The channel's number.
-    pub channel: u16,
-    /// Words of a descriptor that the channel fetches.
-    pub fetch_words: u16,
-    /// The completion ring; of PKTDMA the channel's own ring.
-    pub completion_ring: u16,
-    /// Address space tag of the channel's own accesses (`tx_atype`): that of its rings.
-    pub asel: u8,
+setters! {
+    /// `TI_SCI_MSG_RM_UDMAP_TX_CH_CFG`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct TxChannelConfig {
+        /// Device id of the DMA engine.
+        pub device: u16,
+        /// The channel's number.
+        pub channel: u16,
+        /// Words of a descriptor that the channel fetches.
+        pub fetch_words: u16,
+        /// The completion ring; of PKTDMA the channel's own ring.
+        pub completion_ring: u16,
+        /// Address space tag of the channel's own accesses (`tx_atype`): that of its rings.
+        pub asel: u8,
+    }
 }
 
 impl TxChannelConfig {
     /// Pause on error, tag, type, fetch size, completion ring; filters of EPIB and PS words and of
     /// the end of a teardown, all off (`k3_udma_glue_cfg_tx_chn`).
     const VALID: u32 = 0x0e1f;
+
+    /// A channel. Everything else is zero until it is set.
+    pub const fn new(device: u16, channel: u16) -> TxChannelConfig {
+        TxChannelConfig { device, channel, fetch_words: 0, completion_ring: 0, asel: 0 }
+    }
 
     /// The message.
     pub fn message(&self) -> Message {
@@ -107,19 +143,22 @@ impl TxChannelConfig {
     }
 }
 
-/// `TI_SCI_MSG_RM_UDMAP_RX_CH_CFG`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RxChannelConfig {
-    /// Device id of the DMA engine.
-    pub device: u16,
-    /// The channel's number.
-    pub channel: u16,
-    /// Words of a descriptor that the channel fetches.
-    pub fetch_words: u16,
-    /// The first flow and the number of flows, where they are not fixed (UDMA).
-    pub flows: Option<(u16, u16)>,
-    /// Address space tag of the channel's own accesses (`rx_atype`): that of its rings.
-    pub asel: u8,
+setters! {
+    /// `TI_SCI_MSG_RM_UDMAP_RX_CH_CFG`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct RxChannelConfig {
+        /// Device id of the DMA engine.
+        pub device: u16,
+        /// The channel's number.
+        pub channel: u16,
+        /// Words of a descriptor that the channel fetches.
+        pub fetch_words: u16,
+        /// The first flow and the number of flows, where they are not fixed (UDMA).
+        pub flows: Option<(u16, u16)>,
+        /// Address space tag of the channel's own accesses (`rx_atype`): that of its rings.
+        pub asel: u8,
+    }
 }
 
 impl RxChannelConfig {
@@ -129,6 +168,11 @@ impl RxChannelConfig {
     const VALID_FLOWS: u32 = 0x0600;
     /// No completion ring: each flow has its own.
     const NO_RING: u16 = 0xffff;
+
+    /// A channel whose flows are fixed. Everything else is zero until it is set.
+    pub const fn new(device: u16, channel: u16) -> RxChannelConfig {
+        RxChannelConfig { device, channel, fetch_words: 0, flows: None, asel: 0 }
+    }
 
     /// The message.
     pub fn message(&self) -> Message {
@@ -153,26 +197,29 @@ impl RxChannelConfig {
     }
 }
 
-/// `TI_SCI_MSG_RM_UDMAP_FLOW_CFG`, for host descriptors with their PS words inside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RxFlowConfig {
-    /// Device id of the DMA engine.
-    pub device: u16,
-    /// The flow's number.
-    pub flow: u16,
-    /// Descriptors have the extended packet information block.
-    pub einfo: bool,
-    /// Descriptors have protocol-specific words.
-    pub psinfo: bool,
-    /// Without a free descriptor the channel stalls instead of dropping.
-    pub stall: bool,
-    /// The low byte of a descriptor's source tag is that of the packet's source: the switch's input
-    /// port (selector 4). Otherwise it is zero.
-    pub source_tag: bool,
-    /// Ring of filled descriptors.
-    pub completion_ring: u16,
-    /// Ring of free descriptors, of any size of buffer.
-    pub free_ring: u16,
+setters! {
+    /// `TI_SCI_MSG_RM_UDMAP_FLOW_CFG`, for host descriptors with their PS words inside.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct RxFlowConfig {
+        /// Device id of the DMA engine.
+        pub device: u16,
+        /// The flow's number.
+        pub flow: u16,
+        /// Descriptors have the extended packet information block.
+        pub einfo: bool,
+        /// Descriptors have protocol-specific words.
+        pub psinfo: bool,
+        /// Without a free descriptor the channel stalls instead of dropping.
+        pub stall: bool,
+        /// The low byte of a descriptor's source tag is that of the packet's source: the switch's
+        /// input port (selector 4). Otherwise it is zero.
+        pub source_tag: bool,
+        /// Ring of filled descriptors.
+        pub completion_ring: u16,
+        /// Ring of free descriptors, of any size of buffer.
+        pub free_ring: u16,
+    }
 }
 
 impl RxFlowConfig {
@@ -181,6 +228,12 @@ impl RxFlowConfig {
     const VALID: u32 = 0x3_fc2f;
     /// Selector of a tag: that of the packet's source.
     const REMOTE_SOURCE: u8 = 4;
+
+    /// A flow between two rings. Everything else is off until it is set.
+    pub const fn new(device: u16, flow: u16, completion_ring: u16, free_ring: u16) -> RxFlowConfig {
+        let (einfo, psinfo, stall, source_tag) = (false, false, false, false);
+        RxFlowConfig { device, flow, einfo, psinfo, stall, source_tag, completion_ring, free_ring }
+    }
 
     /// The message.
     pub fn message(&self) -> Message {

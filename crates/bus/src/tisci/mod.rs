@@ -37,6 +37,7 @@ use std::borrow::Cow;
 /// Firmware refused a call, or did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("firmware refused {call}: {what}")]
+#[non_exhaustive]
 pub struct Refused {
     /// The call.
     pub call: &'static str,

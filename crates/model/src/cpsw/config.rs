@@ -3,6 +3,7 @@
 use super::phy::PhyStart;
 use super::soc::{Grants, Soc};
 use crate::iommu;
+use crate::setters::setters;
 use std::time::Duration;
 
 /// The ring that shows the end of a receive teardown; the manuals do not specify it.
@@ -27,52 +28,55 @@ pub enum IrqMode {
     Edge,
 }
 
-/// Configuration of a model.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The SoC.
-    pub soc: Soc,
-    /// The resources of UDMA that firmware grants; otherwise those of the [SoC](Soc::grants).
-    pub grants: Option<Grants>,
-    /// The IOMMU between the engine and memory.
-    pub iommu: iommu::Config,
-    /// MAC ports, 1 to 8.
-    pub ports: u8,
-    /// Check the rules for drivers, and keep the first violation in detail. The check costs time
-    /// and memory per descriptor.
-    pub strict: bool,
-    /// Packets that a channel fetches ahead, 1 to 16. The forward occupancy falls long before these
-    /// packets complete.
-    pub prefetch: u8,
-    /// Occupancies show elements some time after their memory was written; otherwise at once.
-    pub lag: bool,
-    /// Random steps before the answer to each register read, and 64 times as many while the
-    /// driver pauses. With them, a driver that waits for the device needs no other thread and no
-    /// time.
-    pub steps_per_read: u16,
-    /// Seed of those steps.
-    pub seed: u64,
-    /// Frames that a FIFO of a MAC port takes. A channel whose next frame finds the queue full
-    /// waits.
-    pub port_depth: usize,
-    /// Frames that wait for the receive channel. More frames are dropped and counted.
-    pub host_depth: usize,
-    /// The ring that shows the end of a receive teardown.
-    pub rx_marker: RxMarker,
-    /// When interrupts signal.
-    pub irq: IrqMode,
-    /// The state in which the driver finds the PHYs.
-    pub phy: PhyStart,
-    /// Address of each port's PHY on the management bus.
-    pub phy_addresses: [u8; 8],
-    /// How long a negotiation takes, by the device's clock.
-    pub negotiation: Duration,
-    /// PHYs also send the state of their link in the gaps between frames, which the switch shows
-    /// as in-band status.
-    pub in_band_status: bool,
-    /// Overwrite transmit descriptors and their PS words at completion, so that a driver that
-    /// relies on their content fails.
-    pub poison: bool,
+setters! {
+    /// Configuration of a model. Each field has a setter of its name.
+    #[derive(Debug, Clone)]
+    #[non_exhaustive]
+    pub struct Config {
+        /// The SoC.
+        pub soc: Soc,
+        /// The resources of UDMA that firmware grants; otherwise those of the [SoC](Soc::grants).
+        pub grants: Option<Grants>,
+        /// The IOMMU between the engine and memory.
+        pub iommu: iommu::Config,
+        /// MAC ports, 1 to 8.
+        pub ports: u8,
+        /// Check the rules for drivers, and keep the first violation in detail. The check costs
+        /// time and memory per descriptor.
+        pub strict: bool,
+        /// Packets that a channel fetches ahead, 1 to 16. The forward occupancy falls long before
+        /// these packets complete.
+        pub prefetch: u8,
+        /// Occupancies show elements some time after their memory was written; otherwise at once.
+        pub lag: bool,
+        /// Random steps before the answer to each register read, and 64 times as many while the
+        /// driver pauses. With them, a driver that waits for the device needs no other thread and
+        /// no time.
+        pub steps_per_read: u16,
+        /// Seed of those steps.
+        pub seed: u64,
+        /// Frames that a FIFO of a MAC port takes. A channel whose next frame finds the queue full
+        /// waits.
+        pub port_depth: usize,
+        /// Frames that wait for the receive channel. More frames are dropped and counted.
+        pub host_depth: usize,
+        /// The ring that shows the end of a receive teardown.
+        pub rx_marker: RxMarker,
+        /// When interrupts signal.
+        pub irq: IrqMode,
+        /// The state in which the driver finds the PHYs.
+        pub phy: PhyStart,
+        /// Address of each port's PHY on the management bus.
+        pub phy_addresses: [u8; 8],
+        /// How long a negotiation takes, by the device's clock.
+        pub negotiation: Duration,
+        /// PHYs also send the state of their link in the gaps between frames, which the switch
+        /// shows as in-band status.
+        pub in_band_status: bool,
+        /// Overwrite transmit descriptors and their PS words at completion, so that a driver that
+        /// relies on their content fails.
+        pub poison: bool,
+    }
 }
 
 impl Config {

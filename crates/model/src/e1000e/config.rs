@@ -3,6 +3,7 @@
 use super::faults::Faults;
 use super::phy::PhyStart;
 use crate::iommu;
+use crate::setters::setters;
 
 /// The interrupts that a device offers. On a real one that is a choice of its NVM and of the
 /// machine.
@@ -16,44 +17,48 @@ pub enum Interrupts {
     Intx,
 }
 
-/// The configuration of an 82574L model.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The device's name in errors.
-    pub name: String,
-    /// The MAC address in its NVM.
-    pub mac: [u8; 6],
-    /// The IOMMU between the device and memory.
-    pub iommu: iommu::Config,
-    /// Injected faults.
-    pub faults: Faults,
-    /// Whether the driver is checked against the rules.
-    pub strict: bool,
-    /// Ticks that the link takes to come up: bursts or steps of the device, and reads of STATUS.
-    pub negotiation: u32,
-    /// Mb/s that both ends agree on: 10, 100 or 1000.
-    pub speed: u32,
-    /// Whether the NVM is a flash chip.
-    pub flash: bool,
-    /// Whether a management controller shares the port: firmware has set MANC, and a receive
-    /// address of its own (entry 3).
-    pub manageability: bool,
-    /// Whether the other end takes pause frames: it stops sending while the packet buffer is full,
-    /// if the driver has agreed on that and set CTRL.TFCE and a threshold. Otherwise frames are
-    /// lost then, and counted as MPC.
-    pub pause: bool,
-    /// The state in which the driver finds the PHY.
-    pub phy: PhyStart,
-    /// This many requests for the semaphore of PHY and NVM are denied: firmware holds it.
-    pub phy_denied: u32,
-    /// Its PCI device ID.
-    pub device_id: u16,
-    /// Its interrupts.
-    pub interrupts: Interrupts,
-    /// Whether the chipset loses the messages of MSI.
-    pub loses_msi: bool,
-    /// Whether the device has a thread; otherwise the caller [steps](super::Device) it.
-    pub threaded: bool,
+setters! {
+    /// The configuration of an 82574L model. Each field has a setter of its name.
+    #[derive(Debug, Clone)]
+    #[non_exhaustive]
+    pub struct Config {
+        /// The device's name in errors.
+        pub name: String,
+        /// The MAC address in its NVM.
+        pub mac: [u8; 6],
+        /// The IOMMU between the device and memory.
+        pub iommu: iommu::Config,
+        /// Injected faults.
+        pub faults: Faults,
+        /// Whether the driver is checked against the rules.
+        pub strict: bool,
+        /// Ticks that the link takes to come up: bursts or steps of the device, and reads of
+        /// STATUS.
+        pub negotiation: u32,
+        /// Mb/s that both ends agree on: 10, 100 or 1000.
+        pub speed: u32,
+        /// Whether the NVM is a flash chip.
+        pub flash: bool,
+        /// Whether a management controller shares the port: firmware has set MANC, and a receive
+        /// address of its own (entry 3).
+        pub manageability: bool,
+        /// Whether the other end takes pause frames: it stops sending while the packet buffer is
+        /// full, if the driver has agreed on that and set CTRL.TFCE and a threshold. Otherwise
+        /// frames are lost then, and counted as MPC.
+        pub pause: bool,
+        /// The state in which the driver finds the PHY.
+        pub phy: PhyStart,
+        /// This many requests for the semaphore of PHY and NVM are denied: firmware holds it.
+        pub phy_denied: u32,
+        /// Its PCI device ID.
+        pub device_id: u16,
+        /// Its interrupts.
+        pub interrupts: Interrupts,
+        /// Whether the chipset loses the messages of MSI.
+        pub loses_msi: bool,
+        /// Whether the device has a thread; otherwise the caller [steps](super::Device) it.
+        pub threaded: bool,
+    }
 }
 
 impl Default for Config {

@@ -2,42 +2,48 @@
 
 use crate::iommu::Refuse;
 use crate::seed::Seed;
+use crate::setters::setters;
 
-/// The rates of faults, in a million. The default is a device without faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Faults {
-    /// The seed of the random decisions.
-    pub seed: u64,
-    /// Failures of mappings, in place of [`iommu::Config::refuse`](crate::iommu::Config::refuse).
-    pub mappings: Refuse,
-    /// Received frames with a CRC error (CE).
-    pub crc: u32,
-    /// Received frames with a symbol error (SE).
-    pub symbol: u32,
-    /// Received frames with a data error (RXE).
-    pub data: u32,
-    /// Bursts at which the link goes down.
-    pub flap: u32,
-    /// Bursts for which it stays down.
-    pub flap_turns: u32,
-    /// Bursts at which the device stops fetching and writing back.
-    pub stall: u32,
-    /// Bursts for which it stays stopped; 0: until reset.
-    pub stall_turns: u32,
-    /// Receive write-backs with a wrong length.
-    pub bad_length: u32,
-    /// Receive write-backs without the EOP bit of the last descriptor.
-    pub no_eop: u32,
-    /// Receive write-backs with a random queue, hash type and reserved bits.
-    pub garbage: u32,
-    /// Write-backs that overtake the previous one.
-    pub reorder: u32,
-    /// Unsolicited write-backs of a descriptor anywhere in the ring.
-    pub wild: u32,
-    /// Write-backs that are lost.
-    pub lose: u32,
-    /// Interrupts that are lost.
-    pub interrupt: u32,
+setters! {
+    /// The rates of faults, in a million. The default is a device without faults. Each field has a
+    /// setter of its name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[non_exhaustive]
+    pub struct Faults {
+        /// The seed of the random decisions.
+        pub seed: u64,
+        /// Failures of mappings, in place of
+        /// [`iommu::Config::refuse`](crate::iommu::Config::refuse).
+        pub mappings: Refuse,
+        /// Received frames with a CRC error (CE).
+        pub crc: u32,
+        /// Received frames with a symbol error (SE).
+        pub symbol: u32,
+        /// Received frames with a data error (RXE).
+        pub data: u32,
+        /// Bursts at which the link goes down.
+        pub flap: u32,
+        /// Bursts for which it stays down.
+        pub flap_turns: u32,
+        /// Bursts at which the device stops fetching and writing back.
+        pub stall: u32,
+        /// Bursts for which it stays stopped; 0: until reset.
+        pub stall_turns: u32,
+        /// Receive write-backs with a wrong length.
+        pub bad_length: u32,
+        /// Receive write-backs without the EOP bit of the last descriptor.
+        pub no_eop: u32,
+        /// Receive write-backs with a random queue, hash type and reserved bits.
+        pub garbage: u32,
+        /// Write-backs that overtake the previous one.
+        pub reorder: u32,
+        /// Unsolicited write-backs of a descriptor anywhere in the ring.
+        pub wild: u32,
+        /// Write-backs that are lost.
+        pub lose: u32,
+        /// Interrupts that are lost.
+        pub interrupt: u32,
+    }
 }
 
 impl Faults {

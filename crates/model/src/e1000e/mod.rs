@@ -54,7 +54,7 @@
 //!
 //! let (near, mut far) = wire::cable(64);
 //! let phy = e1000e::PhyStart::Ready;
-//! let bus = e1000e::launch(e1000e::Config { strict: true, phy, ..Default::default() }, near)?;
+//! let bus = e1000e::launch(e1000e::Config::default().strict(true).phy(phy), near)?;
 //! let device = bus.device();
 //! bus.set_master(true);
 //! let registers = bus.bar(0, 128 << 10)?;

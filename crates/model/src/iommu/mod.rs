@@ -70,27 +70,31 @@ pub use refuse::Refuse;
 pub use unit::Counts;
 pub use window::ModelWindow;
 
+use crate::setters::setters;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The configuration of an IOMMU.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Whether it translates.
-    pub on: bool,
-    /// Whether the device works on bounce buffers.
-    pub bounce: bool,
-    /// The maximum of mappings (regions, and buffers of windows), if limited.
-    pub mappings: Option<u64>,
-    /// The maximum of mapped bytes of regions, if limited.
-    pub locked: Option<u64>,
-    /// The usable IOVAs, within 39 bits; only if it translates.
-    pub ranges: Vec<RangeInclusive<u64>>,
-    /// Injected failures of mappings.
-    pub refuse: Refuse,
-    /// How long the unit takes for a wait descriptor, in addition to its own work: the latency of
-    /// an invalidation, for which the model has no value of its own. Zero unless set.
-    pub wait: Duration,
+setters! {
+    /// The configuration of an IOMMU. Each field has a setter of its name.
+    #[derive(Debug, Clone)]
+    #[non_exhaustive]
+    pub struct Config {
+        /// Whether it translates.
+        pub on: bool,
+        /// Whether the device works on bounce buffers.
+        pub bounce: bool,
+        /// The maximum of mappings (regions, and buffers of windows), if limited.
+        pub mappings: Option<u64>,
+        /// The maximum of mapped bytes of regions, if limited.
+        pub locked: Option<u64>,
+        /// The usable IOVAs, within 39 bits; only if it translates.
+        pub ranges: Vec<RangeInclusive<u64>>,
+        /// Injected failures of mappings.
+        pub refuse: Refuse,
+        /// How long the unit takes for a wait descriptor, in addition to its own work: the latency
+        /// of an invalidation, for which the model has no value of its own. Zero unless set.
+        pub wait: Duration,
+    }
 }
 
 impl Default for Config {

@@ -38,6 +38,7 @@ pub use bus::{VirtioBar, VirtioBus, VirtioIrq};
 pub use faults::Faults;
 
 use crate::iommu::{self, ModelDma};
+use crate::setters::setters;
 use crate::violation::{Violation, Violations};
 use crate::wire::Wire;
 use bus::BusShared;
@@ -49,28 +50,31 @@ use towpath_bus::BusError;
 /// indirect tables, event indices, an IOMMU, packed rings and use in order.
 pub const FEATURES: u64 = 1 | 1 << 1 | 1 << 5 | 1 << 15 | 0b1111 << 16 | 0b111 << 21 | 0b11 << 28 | 0b1111 << 32;
 
-/// The configuration of a model.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The device's name in errors.
-    pub name: String,
-    /// The MAC address.
-    pub mac: [u8; 6],
-    /// The features that it offers, of [`FEATURES`]; and bit 7, with which frames of more than an
-    /// MTU of 1500 are received as super-packets of TCP over IPv4.
-    pub features: u64,
-    /// The most descriptors of a queue.
-    pub queue_size: u16,
-    /// Pairs of queues.
-    pub pairs: u16,
-    /// The IOMMU between the device and memory.
-    pub iommu: iommu::Config,
-    /// Injected faults.
-    pub faults: Faults,
-    /// Whether the driver is checked against the rules.
-    pub strict: bool,
-    /// Whether the device has a thread; otherwise the caller [turns](Device::turn) it.
-    pub threaded: bool,
+setters! {
+    /// The configuration of a model. Each field has a setter of its name.
+    #[derive(Debug, Clone)]
+    #[non_exhaustive]
+    pub struct Config {
+        /// The device's name in errors.
+        pub name: String,
+        /// The MAC address.
+        pub mac: [u8; 6],
+        /// The features that it offers, of [`FEATURES`]; and bit 7, with which frames of more than
+        /// an MTU of 1500 are received as super-packets of TCP over IPv4.
+        pub features: u64,
+        /// The most descriptors of a queue.
+        pub queue_size: u16,
+        /// Pairs of queues.
+        pub pairs: u16,
+        /// The IOMMU between the device and memory.
+        pub iommu: iommu::Config,
+        /// Injected faults.
+        pub faults: Faults,
+        /// Whether the driver is checked against the rules.
+        pub strict: bool,
+        /// Whether the device has a thread; otherwise the caller [turns](Device::turn) it.
+        pub threaded: bool,
+    }
 }
 
 impl Default for Config {

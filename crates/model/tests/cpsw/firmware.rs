@@ -1,7 +1,7 @@
 //! The messages that firmware refuses, and what a field that is not valid changes (M18).
 
 use super::host::{Host, SIZE};
-use towpath_bus::tisci::{Message, Range, RingMode, RxFlowConfig, Tisci, TxChannelConfig};
+use towpath_bus::tisci::{Message, Range, RingMode, Tisci};
 use towpath_model::cpsw::{Config, Cpsw, Rule, Soc};
 
 /// The same message with other bytes at an offset.
@@ -18,7 +18,7 @@ fn each_soc_grants_the_ranges_of_its_descriptions_and_refuses_those_of_the_other
         (Soc::Am64x, [(0x24, 16, 8), (0x11, 16, 64), (0x2b, 16, 1), (0x2c, 16, 16)]),
     ];
     for (soc, ranges) in table {
-        let firmware = Cpsw::new(Config { soc, ..Config::default() }).unwrap().firmware();
+        let firmware = Cpsw::new(Config::default().soc(soc)).unwrap().firmware();
         for (subtype, start, count) in ranges {
             assert_eq!(firmware.ranges(30, subtype).unwrap()[0], Range { start, count }, "{soc:?} {subtype:#x}");
         }
@@ -27,9 +27,9 @@ fn each_soc_grants_the_ranges_of_its_descriptions_and_refuses_those_of_the_other
     let host = Host::new(Soc::Am64x, false);
     let refused = |result: Result<(), towpath_bus::tisci::Refused>| result.unwrap_err().what;
     let channel = host.tx_channel();
-    let theirs = TxChannelConfig { channel: 24, completion_ring: 80, ..channel };
+    let theirs = channel.channel(24).completion_ring(80);
     assert_eq!(refused(host.firmware.tx_channel_config(&theirs)), "the host was not granted this resource");
-    let flow = RxFlowConfig { flow: 32, ..host.rx_flow() };
+    let flow = host.rx_flow().flow(32);
     host.control_rx(0);
     assert_eq!(refused(host.firmware.rx_flow_config(&flow)), "the host was not granted this resource");
     // The ring of AM62x' first flow is one of another user here.
@@ -68,7 +68,7 @@ fn a_tag_that_is_not_valid_or_differs_from_the_ring_is_reported_when_the_channel
         let host = Host::new(Soc::Am64x, false);
         host.control(0, 0);
         // Another channel of the engine has no tag yet.
-        let channel = TxChannelConfig { channel: 17, completion_ring: 24, ..host.tx_channel() };
+        let channel = host.tx_channel().channel(17).completion_ring(24);
         let ring = host.ring_config(24, &host.slots, RingMode::Exposed);
         host.firmware.ring_config(&ring).unwrap();
         host.firmware.call(&changed(channel.message(), at, bytes)).unwrap();
@@ -82,7 +82,7 @@ fn a_tag_that_is_not_valid_or_differs_from_the_ring_is_reported_when_the_channel
 #[test]
 fn a_channel_that_does_not_pass_packets_by_reference_is_not_ready() {
     let host = Host::new(Soc::Am64x, false);
-    let channel = TxChannelConfig { channel: 17, completion_ring: 24, ..host.tx_channel() };
+    let channel = host.tx_channel().channel(17).completion_ring(24);
     host.firmware.ring_config(&host.ring_config(24, &host.slots, RingMode::Exposed)).unwrap();
     host.firmware.call(&changed(channel.message(), 8, &[0x1b])).unwrap();
     host.firmware.psil_pair(25, 0x1011, 0xc501).unwrap();
@@ -109,5 +109,5 @@ fn a_descriptor_names_the_input_port_only_if_its_flow_selects_the_remote_source_
 
 /// A flow that was never set up, with the rings of the first.
 fn fresh(host: &Host) -> Message {
-    RxFlowConfig { flow: host.rx_flow().flow + 1, ..host.rx_flow() }.message()
+    host.rx_flow().flow(host.rx_flow().flow + 1).message()
 }

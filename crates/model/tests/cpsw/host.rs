@@ -38,7 +38,7 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(soc: Soc, message: bool) -> Host {
-        Host::with(Config { soc, ports: 1, lag: false, ..Config::default() }, message)
+        Host::with(Config::default().soc(soc).ports(1).lag(false), message)
     }
 
     pub(crate) fn with(config: Config, message: bool) -> Host {
@@ -145,7 +145,8 @@ impl Host {
 
     pub(crate) fn ring_config(&self, ring: u16, memory: &Coherent, mode: RingMode) -> RingConfig {
         let asel = if self.pktdma() { 15 } else { 0 };
-        RingConfig { device: self.ids().1, ring, address: memory.iova().get(), count: SIZE, mode, asel }
+        let ring = RingConfig::new(self.ids().1, ring).address(memory.iova().get()).count(SIZE);
+        ring.mode(mode).asel(asel)
     }
 
     fn set_up(&self) {
@@ -174,7 +175,8 @@ impl Host {
         let flows = (!self.pktdma()).then_some((self.flow(), 1));
         let asel = if self.pktdma() { 15 } else { 0 };
         let channel = self.rx_channel();
-        firmware.rx_channel_config(&RxChannelConfig { device: dma, channel, fetch_words: 24, flows, asel }).unwrap();
+        let setup = RxChannelConfig::new(dma, channel).fetch_words(24).flows(flows).asel(asel);
+        firmware.rx_channel_config(&setup).unwrap();
         firmware.psil_pair(navigator, rx, 0x9000 + channel).unwrap();
         let at = usize::from(channel) * 0x1000;
         self.rx_channels.w32(at, 1 << 31);
@@ -183,27 +185,14 @@ impl Host {
 
     /// What the transmit channel is set up with.
     pub(crate) fn tx_channel(&self) -> TxChannelConfig {
-        TxChannelConfig {
-            device: self.ids().0,
-            channel: self.channel(),
-            fetch_words: 24,
-            completion_ring: self.returns(),
-            asel: if self.pktdma() { 15 } else { 0 },
-        }
+        let channel = TxChannelConfig::new(self.ids().0, self.channel()).fetch_words(24);
+        channel.completion_ring(self.returns()).asel(if self.pktdma() { 15 } else { 0 })
     }
 
     /// What the receive flow is set up with.
     pub(crate) fn rx_flow(&self) -> RxFlowConfig {
-        RxFlowConfig {
-            device: self.ids().0,
-            flow: self.flow(),
-            einfo: true,
-            psinfo: true,
-            stall: false,
-            source_tag: true,
-            completion_ring: self.filled_ring(),
-            free_ring: self.free_ring(),
-        }
+        let flow = RxFlowConfig::new(self.ids().0, self.flow(), self.filled_ring(), self.free_ring());
+        flow.einfo(true).psinfo(true).source_tag(true)
     }
 
     /// Enables the receive channel, or disables it.
@@ -224,7 +213,7 @@ impl Host {
         } else {
             let (device, channel) = (self.ids().0, self.rx_channel());
             let flows = Some((flow, 1));
-            let setup = RxChannelConfig { device, channel, fetch_words: 24, flows, asel: 0 };
+            let setup = RxChannelConfig::new(device, channel).fetch_words(24).flows(flows);
             self.firmware.rx_channel_config(&setup).unwrap();
         }
         self.second = true;

@@ -87,7 +87,7 @@ fn transaction(host: &Host, ones: u32, operation: u32, phy: u32, register: u32, 
 
 #[test]
 fn a_phy_answers_bits_only_in_manual_mode_after_a_preamble_and_at_its_address() {
-    let host = Host::with(Config { ports: 1, phy: PhyStart::PoweredDown, ..Config::default() }, false);
+    let host = Host::with(Config::default().ports(1).phy(PhyStart::PoweredDown), false);
     assert_eq!(transaction(&host, 32, 2, 0, 2, 0), None, "automatic mode");
     host.write(0xf34, 1 << 31);
     assert_eq!(transaction(&host, 32, 2, 0, 2, 0), Some(0x2000));
@@ -103,7 +103,7 @@ fn a_phy_answers_bits_only_in_manual_mode_after_a_preamble_and_at_its_address() 
 
 #[test]
 fn a_transaction_by_the_register_takes_the_state_machine_and_is_acknowledged_by_a_phy() {
-    let host = Host::with(Config { ports: 1, ..Config::default() }, false);
+    let host = Host::with(Config::default().ports(1), false);
     let go = |bits: u32| {
         host.write(0xf80, 1 << 31 | bits);
         (0..8).map(|_| host.read(0xf80)).find(|word| word >> 31 == 0)

@@ -61,7 +61,7 @@ fn m1_an_acknowledgement_before_the_end_of_teardown_is_reported() {
 
 #[test]
 fn m2_more_elements_than_slots_are_an_overflow_even_if_forward_occupancy_has_fallen() {
-    let mut host = Host::with(Config { prefetch: 4, ports: 1, lag: false, ..Config::default() }, false);
+    let mut host = Host::with(Config::default().prefetch(4).ports(1).lag(false), false);
     host.model.stall(1, true);
     (0..SIZE as usize).for_each(|index| host.send(index));
     host.model.settle();
@@ -301,7 +301,7 @@ fn stale_control_words_of_a_descriptor_patch_the_next_frame() {
 fn m8_a_level_signals_until_its_ring_is_popped_and_an_edge_only_when_it_rises() {
     for irq in [IrqMode::Level, IrqMode::Edge] {
         for soc in FAMILIES {
-            let mut host = Host::with(Config { soc, ports: 1, lag: false, irq, ..Config::default() }, false);
+            let mut host = Host::with(Config::default().soc(soc).ports(1).lag(false).irq(irq), false);
             let line = host.model.bus().irqs(1).unwrap().remove(0);
             host.send(0);
             assert_eq!(line.take(), 0, "nothing is complete");
@@ -338,7 +338,7 @@ fn m8_the_end_of_a_teardown_interrupts() {
 
 #[test]
 fn m7_occupancies_show_completions_some_time_after_their_memory() {
-    let mut host = Host::with(Config { soc: Soc::J784s4, ports: 1, ..Config::default() }, false);
+    let mut host = Host::with(Config::default().soc(Soc::J784s4).ports(1), false);
     host.send(0);
     // The occupancy changes last: it is zero at each step before.
     let mut steps = 0;

@@ -12,7 +12,7 @@ const MAC_ONLY: u32 = 1 << 11;
 
 /// A host with three ports, and the far ends of their wires.
 fn three() -> (Host, [Plug; 3]) {
-    let host = Host::with(Config { soc: Soc::Am64x, ports: 3, lag: false, ..Config::default() }, false);
+    let host = Host::with(Config::default().soc(Soc::Am64x).ports(3).lag(false), false);
     let plugs = [1, 2, 3].map(|port| {
         let (near, far) = cable(64);
         host.model.plug(port, near);
@@ -92,7 +92,7 @@ fn a_mac_only_port_exchanges_frames_with_the_host_only_and_a_no_learn_port_learn
 
 #[test]
 fn a_slow_port_sends_all_frames_in_the_end() {
-    let mut host = Host::with(Config { soc: Soc::Am64x, ports: 1, lag: false, ..Config::default() }, false);
+    let mut host = Host::with(Config::default().soc(Soc::Am64x).ports(1).lag(false), false);
     host.model.slow_down(1, 100);
     (0..4).for_each(|index| host.send(index));
     assert!(host.model.run(1, 20) > 0);

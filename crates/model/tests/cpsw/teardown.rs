@@ -10,7 +10,7 @@ const DOWN: u32 = 1 << 30;
 fn m15_fetched_packets_complete_and_others_stay_in_the_ring_before_the_marker_shows() {
     for soc in [Soc::Am64x, Soc::J784s4] {
         for fetched in 0..4 {
-            let mut host = Host::with(Config { soc, ports: 1, lag: false, prefetch: 16, ..Config::default() }, false);
+            let mut host = Host::with(Config::default().soc(soc).ports(1).lag(false).prefetch(16), false);
             (0..4).for_each(|index| host.send(index));
             // The first possible action is always the fetch.
             (0..fetched).for_each(|_| assert!(host.model.step(0)));

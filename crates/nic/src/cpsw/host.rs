@@ -145,7 +145,8 @@ impl<B: Bus> Host<B> {
     ) -> Result<(), Refused> {
         let (device, asel) = (self.config.soc.devices.rings, self.config.soc.asel);
         let config = |ring, memory: &Coherent, count, mode| {
-            self.firmware.ring_config(&RingConfig { device, ring, address: memory.iova().get(), count, mode, asel })
+            let ring = RingConfig::new(device, ring).address(memory.iova().get()).count(count);
+            self.firmware.ring_config(&ring.mode(mode).asel(asel))
         };
         config(rings.0, submit, count, mode)?;
         let elements = completion.elements.as_ref();
@@ -176,13 +177,8 @@ impl<B: Bus> Host<B> {
         let tx = TxChannel::new(number, &self.config, rings, &self.regions, &self.domain)?;
         self.ring_configs(rings, (&tx.submit.elements, self.config.tx_ring, RingMode::Exposed), &tx.completion)?;
         let channel = self.granted.tx_channel(number);
-        self.firmware.tx_channel_config(&TxChannelConfig {
-            device: soc.devices.dma,
-            channel,
-            fetch_words: FETCH_WORDS,
-            completion_ring: rings.1,
-            asel: soc.asel,
-        })?;
+        let setup = TxChannelConfig::new(soc.devices.dma, channel).fetch_words(FETCH_WORDS);
+        self.firmware.tx_channel_config(&setup.completion_ring(rings.1).asel(soc.asel))?;
         let threads = self.granted.tx_threads(number);
         self.firmware.psil_pair(soc.devices.navigator, threads.0, threads.1)?;
         of_channel(channel::PEER, channel).write(&self.regions.tx, channel::ENABLE);
@@ -222,29 +218,17 @@ impl<B: Bus> Host<B> {
     pub(super) fn start_rx(self: &Arc<Self>, pool: &Pool) -> Result<Vec<Live<B, RxFlow<B>>>, CpswError> {
         let (soc, numbers) = (&self.config.soc, self.granted.numbers);
         let mode = if self.regions.fifos.is_some() { RingMode::Message } else { RingMode::Exposed };
-        self.firmware.rx_channel_config(&RxChannelConfig {
-            device: soc.devices.dma,
-            channel: numbers.rx_channel,
-            fetch_words: FETCH_WORDS,
-            flows: (soc.family == Family::Udma).then_some((numbers.rx_flow, u16::from(self.config.rx_flows))),
-            asel: soc.asel,
-        })?;
+        let flows = (soc.family == Family::Udma).then_some((numbers.rx_flow, u16::from(self.config.rx_flows)));
+        let setup = RxChannelConfig::new(soc.devices.dma, numbers.rx_channel).fetch_words(FETCH_WORDS);
+        self.firmware.rx_channel_config(&setup.flows(flows).asel(soc.asel))?;
         let mut flows = Vec::new();
         for number in 0..u16::from(self.config.rx_flows) {
             let cache: Cache = pool.cache(Direction::Rx)?;
             let rings = self.granted.rx_rings(number);
             let flow = RxFlow::new(number, &self.config, rings, &self.regions, &self.domain, cache)?;
             self.ring_configs(rings, (flow.free.elements(), self.config.rx_ring, mode), &flow.completion)?;
-            self.firmware.rx_flow_config(&RxFlowConfig {
-                device: soc.devices.dma,
-                flow: numbers.rx_flow + number,
-                einfo: true,
-                psinfo: true,
-                stall: false,
-                source_tag: true,
-                completion_ring: rings.1,
-                free_ring: rings.0,
-            })?;
+            let setup = RxFlowConfig::new(soc.devices.dma, numbers.rx_flow + number, rings.1, rings.0);
+            self.firmware.rx_flow_config(&setup.einfo(true).psinfo(true).source_tag(true))?;
             flows.push(flow);
         }
         let threads = self.granted.rx_threads();

@@ -8,7 +8,7 @@
 //! ```
 
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
-use towpath_model::cpsw::{self as model, Accesses, Injected};
+use towpath_model::cpsw::{Accesses, Injected};
 use towpath_nic::cpsw::{BatchSize, Config, DescAlloc};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, TxQueue};
@@ -28,7 +28,7 @@ fn large_config(variant: Variant) -> Config {
 
 fn large(variant: Variant, batch: u8) -> Rig {
     let config = large_config(variant).batch(BatchSize::new(batch).unwrap());
-    Rig::with(config, model::Config { strict: true, host_depth: 1024, ..model_config(variant, 1) })
+    Rig::with(config, model_config(variant, 1).strict(true).host_depth(1024))
 }
 
 #[test]

@@ -15,7 +15,7 @@ const BUFFER: usize = 2048 - 128;
 /// Jumbo frames in buffers of less than 2 KiB: up to five per frame.
 fn jumbo(variant: Variant, rx_ring: u32) -> Rig {
     let config = config(variant, 1).rx_ring(rx_ring).tx_descriptors(32).max_len(9018).rx_buffers(6);
-    Rig::with(config, model::Config { host_depth: 1024, ..model_config(variant, 1) })
+    Rig::with(config, model_config(variant, 1).host_depth(1024))
 }
 
 fn inject(rig: &Rig, number: u32, len: usize, corruption: Corruption) {

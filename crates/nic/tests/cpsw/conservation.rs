@@ -3,7 +3,6 @@
 
 use super::rig::{Rig, Variant, config, model_config, pool, stamp};
 use proptest::prelude::*;
-use towpath_model::cpsw as model;
 use towpath_model::wire::Wire;
 use towpath_nic::cpsw::BatchSize;
 use towpath_packet::Batch;
@@ -70,7 +69,7 @@ proptest! {
         steps in steps(), variant in prop::sample::select(Variant::ALL.to_vec()), prefetch in 1..17_u8,
     ) {
         let config = config(variant, 1).tx_descriptors(20);
-        let mut rig = Rig::with_pool(config, model::Config { prefetch, ..model_config(variant, 1) }, pool(512));
+        let mut rig = Rig::with_pool(config, model_config(variant, 1).prefetch(prefetch), pool(512));
         let (mut number, mut batch) = (0, Batch::new());
         for step in steps {
             perform(&mut rig, step, &mut number, &mut batch);

@@ -4,7 +4,7 @@
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, pool, stamp};
 use std::sync::Arc;
 use towpath_bus::tisci::Tisci;
-use towpath_model::cpsw::{self as model, Cpsw};
+use towpath_model::cpsw::Cpsw;
 use towpath_model::wire::{Wire, cable};
 use towpath_nic::cpsw::open;
 use towpath_packet::port::{Port, RxQueue, Start, TxQueue};
@@ -15,7 +15,7 @@ fn t8_each_call_that_firmware_refuses_is_reported_and_nothing_leaks() {
     for variant in Variant::ALL {
         let mut refused = 0;
         for call in 1.. {
-            let model = Cpsw::new(model::Config { steps_per_read: 2, ..model_config(variant, 1) }).unwrap();
+            let model = Cpsw::new(model_config(variant, 1).steps_per_read(2)).unwrap();
             let (near, mut far) = cable(8);
             model.plug(1, near);
             let firmware = Arc::new(model.firmware());

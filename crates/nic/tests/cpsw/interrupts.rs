@@ -3,7 +3,7 @@
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use std::os::fd::{BorrowedFd, RawFd};
 use towpath_bus::{Bus, Irq};
-use towpath_model::cpsw::{self as model, Injected, IrqMode};
+use towpath_model::cpsw::{Injected, IrqMode};
 use towpath_packet::Batch;
 use towpath_packet::port::{RxQueue, TxQueue, Wake};
 use towpath_sys::poll;
@@ -23,7 +23,7 @@ fn descriptor(rig: &Rig) -> RawFd {
 /// A receiver that polls its queue only after a wake-up, until the queue is empty. Good frames are
 /// numbered.
 fn woken_receiver(variant: Variant, irq: IrqMode, seed: u64) {
-    let mut rig = Rig::with(config(variant, 1), model::Config { irq, seed, ..model_config(variant, 1) });
+    let mut rig = Rig::with(config(variant, 1), model_config(variant, 1).irq(irq).seed(seed));
     let fd = descriptor(&rig);
     let (mut batch, mut got, mut number, mut damaged) = (Batch::<64>::new(), Vec::new(), 0, 0);
     for turn in 0..600_u64 {
@@ -73,7 +73,7 @@ fn m8_a_receiver_that_sleeps_on_its_interrupt_misses_no_frame_by_level_or_by_edg
 fn m8_a_burst_of_damaged_frames_does_not_hide_the_frames_behind_it_from_the_receiver() {
     for variant in Variant::ALL {
         for irq in [IrqMode::Level, IrqMode::Edge] {
-            let model = model::Config { irq, ..model_config(variant, 1) };
+            let model = model_config(variant, 1).irq(irq);
             let mut rig = Rig::with(config(variant, 1).rx_ring(128), model);
             // More than a batch.
             for number in 0..75 {
@@ -100,7 +100,7 @@ fn m17_a_stalled_port_delays_neither_completions_nor_interrupts_of_other_channel
     for variant in Variant::ALL {
         for seed in 0..4 {
             let config = config(variant, 8).tx_ring(64).tx_descriptors(64);
-            let mut rig = Rig::with(config, model::Config { seed, port_depth: 2, ..model_config(variant, 8) });
+            let mut rig = Rig::with(config, model_config(variant, 8).seed(seed).port_depth(2));
             let irqs = rig.model.bus().irqs(8).unwrap();
             rig.model.stall(3, true);
             for number in 0..24 {

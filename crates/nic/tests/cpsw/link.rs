@@ -15,7 +15,7 @@ const ENABLED: u32 = 1 << 5;
 const GIG: u32 = 1 << 7;
 
 fn phys() -> (Config, model::Config) {
-    let model = model::Config { in_band_status: false, ..model_config(Variant::Pktdma, 2) };
+    let model = model_config(Variant::Pktdma, 2).in_band_status(false);
     (config(Variant::Pktdma, 2).link(LinkSource::Phy), model)
 }
 
@@ -49,7 +49,7 @@ fn a_phy_that_negotiates_already_keeps_its_link_and_its_registers() {
 #[test]
 fn a_phy_without_power_is_powered_up_and_negotiates_and_loses_its_power_with_the_port() {
     let (config, model) = phys();
-    let mut rig = Rig::with(config, model::Config { phy: PhyStart::PoweredDown, ..model });
+    let mut rig = Rig::with(config, model.phy(PhyStart::PoweredDown));
     let down = State::Down("no link".into());
     assert_eq!(rig.ports[0].tx[0].state(), down);
     assert_eq!(rig.model.phy_register(1, 0) & 0x0800, 0, "powered up");
@@ -149,7 +149,7 @@ fn a_link_that_comes_back_at_another_speed_between_two_looks_is_noticed() {
 fn in_band_status_is_no_link_unless_the_phy_sends_it() {
     for (sends, state) in [(true, State::Up), (false, State::Down("no link".into()))] {
         let (config, model) = phys();
-        let rig = Rig::with(config.link(LinkSource::InBand), model::Config { in_band_status: sends, ..model });
+        let rig = Rig::with(config.link(LinkSource::InBand), model.in_band_status(sends));
         assert_eq!(rig.ports[0].tx[0].state(), state);
         assert_eq!(rig.model.mac_control(1) & ENABLED != 0, sends);
     }
@@ -158,7 +158,7 @@ fn in_band_status_is_no_link_unless_the_phy_sends_it() {
 #[test]
 fn a_mac_in_loopback_returns_what_it_sends_without_a_phy_or_a_cable() {
     let (config, model) = phys();
-    let model = model::Config { phy: PhyStart::Absent, ..model };
+    let model = model.phy(PhyStart::Absent);
     let mut rig = Rig::with(config.link(LinkSource::Loopback), model);
     for number in 0..10 {
         let packet = rig.packet(&stamp(1, number, 200));
@@ -185,12 +185,12 @@ fn refused(config: Config, model: &Cpsw) -> String {
 #[test]
 fn a_phy_that_does_not_answer_and_a_mac_that_hangs_are_named() {
     let (config, model) = phys();
-    let with = |phy| model::Config { phy, steps_per_read: 2, ..model.clone() };
+    let with = |phy| model.clone().phy(phy).steps_per_read(2);
     for access in [MdioAccess::Manual, MdioAccess::Automatic] {
         let error = refused(config.mdio(Some(access)), &Cpsw::new(with(PhyStart::Absent)).unwrap());
         assert!(error.contains("the PHY at address 0 of the management bus does not answer"), "{error}");
         let moved = config.mdio(Some(access)).phys([3, 0, 1, 2, 4, 5, 6, 7]);
-        let model = Cpsw::new(model::Config { phy_addresses: [5; 8], ..with(PhyStart::Ready) }).unwrap();
+        let model = Cpsw::new(with(PhyStart::Ready).phy_addresses([5; 8])).unwrap();
         let error = refused(moved, &model);
         assert!(error.contains("the PHY at address 3"), "{error}");
     }
@@ -203,7 +203,7 @@ fn a_phy_that_does_not_answer_and_a_mac_that_hangs_are_named() {
 #[test]
 fn the_address_of_pause_frames_is_that_of_the_boot_loader_or_a_local_one() {
     let (config, model) = phys();
-    let model = Cpsw::new(model::Config { steps_per_read: 2, ..model }).unwrap();
+    let model = Cpsw::new(model.steps_per_read(2)).unwrap();
     let switch = model.bus().bar(0, 0x4_0000).unwrap();
     switch.w32(0x2_2308, 0x0605);
     switch.w32(0x2_230c, 0x0403_0210);

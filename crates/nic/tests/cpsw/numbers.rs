@@ -24,7 +24,7 @@ fn traffic_passes_with_the_numbers_of_each_soc() {
         (Soc::J784S4_MCU, model::Soc::J784s4Mcu),
     ] {
         let config = config(Variant::Pktdma, 2).soc(soc).tx_channels(8).rx_flows(8);
-        let mut rig = Rig::with(config, model::Config { soc: modelled, ..model_config(Variant::Pktdma, 2) });
+        let mut rig = Rig::with(config, model_config(Variant::Pktdma, 2).soc(modelled));
         for number in 0..40 {
             let packet = rig.packet(&stamp(1, number, 90));
             rig.send(1, packet);
@@ -41,7 +41,7 @@ fn traffic_passes_with_the_numbers_of_each_soc() {
 
 #[test]
 fn the_numbers_of_another_soc_are_refused_before_any_ring_is_touched() {
-    let on = |soc| model::Config { soc, ..model_config(Variant::Pktdma, 2) };
+    let on = |soc| model_config(Variant::Pktdma, 2).soc(soc);
     let config = config(Variant::Pktdma, 2).tx_channels(8);
     let error = refused(config.soc(Soc::AM64X), on(model::Soc::Am62x));
     let expected = "soc=am64x takes 8 transmit channels from 16 on, of which firmware grants this host 8 from 19 on";
@@ -58,7 +58,7 @@ fn the_numbers_of_udma_are_the_first_that_firmware_grants() {
     let range = |start, count| Range { start, count };
     let grants =
         Grants { tx_channels: range(41, 2), rx_channels: range(7, 1), rx_flows: range(101, 2), rings: range(300, 6) };
-    let with = |grants| model::Config { grants: Some(grants), ..model_config(Variant::Udma, 2) };
+    let with = |grants| model_config(Variant::Udma, 2).grants(Some(grants));
     let config = config(Variant::Udma, 2).rx_flows(2);
     let mut rig = Rig::with(config, with(grants));
     let packet = rig.packet(&stamp(1, 0, 90));

@@ -1,7 +1,7 @@
 //! Order; no frame is lost, duplicated or mixed up (T2, T3, T12).
 
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
-use towpath_model::cpsw::{self as model, Injected};
+use towpath_model::cpsw::Injected;
 use towpath_model::wire::Wire;
 use towpath_nic::cpsw::DescAlloc;
 
@@ -48,7 +48,7 @@ pub(crate) fn traffic(mut rig: Rig, frames: u32, chunks: usize) {
 fn t2_frames_arrive_once_in_order_and_unchanged_on_every_family_and_with_every_prefetch() {
     for variant in Variant::ALL {
         for prefetch in [1, 4, 16] {
-            let model = model::Config { prefetch, steps_per_read: 3, ..model_config(variant, 1) };
+            let model = model_config(variant, 1).prefetch(prefetch).steps_per_read(3);
             traffic(Rig::with(config(variant, 1), model), 300, 5);
         }
     }
@@ -58,7 +58,7 @@ fn t2_frames_arrive_once_in_order_and_unchanged_on_every_family_and_with_every_p
 fn t2_two_ports_do_not_mix_their_frames_with_or_without_a_shared_channel() {
     for variant in Variant::ALL {
         for tx_channels in [1, 2] {
-            let model = model::Config { steps_per_read: 3, ..model_config(variant, 2) };
+            let model = model_config(variant, 2).steps_per_read(3);
             traffic(Rig::with(config(variant, 2).tx_channels(tx_channels), model), 200, 4);
         }
     }
@@ -68,7 +68,7 @@ fn t2_two_ports_do_not_mix_their_frames_with_or_without_a_shared_channel() {
 fn t12_eight_ports_share_one_channel_and_eight_flows_on_every_family() {
     for variant in Variant::ALL {
         let config = config(variant, 8).tx_channels(1).rx_flows(8);
-        let model = model::Config { steps_per_read: 2, ..model_config(variant, 8) };
+        let model = model_config(variant, 8).steps_per_read(2);
         traffic(Rig::with(config, model), 20, 3);
     }
 }
@@ -79,7 +79,7 @@ fn t3_a_minimum_of_descriptors_turns_over_every_few_packets() {
         for descriptors in [2, 3, 5, 7, 18, 20] {
             let config =
                 config(variant, 1).tx_descriptors(descriptors).tx_ring(descriptors.max(3)).rx_ring(descriptors);
-            let model = model::Config { steps_per_read: 2, ..model_config(variant, 1) };
+            let model = model_config(variant, 1).steps_per_read(2);
             traffic(Rig::with(config, model), 120, descriptors.min(18) as usize);
         }
     }
@@ -91,7 +91,7 @@ fn t3_both_allocators_put_the_same_frames_on_the_wire() {
         for (desc_alloc, singly) in
             [(DescAlloc::Recycled, false), (DescAlloc::GenPool, false), (DescAlloc::GenPool, true)]
         {
-            let model = model::Config { steps_per_read: 3, poison: true, ..model_config(variant, 1) };
+            let model = model_config(variant, 1).steps_per_read(3).poison(true);
             traffic(Rig::with(config(variant, 1).desc_alloc(desc_alloc).singly(singly), model), 200, 6);
         }
     }

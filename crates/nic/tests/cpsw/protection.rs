@@ -13,9 +13,9 @@ const DEFERRED: DmaPolicy = DmaPolicy::PerBuffer { flush: Flush::Deferred };
 
 fn rig(variant: Variant, policy: DmaPolicy, bounce: bool) -> Rig {
     let model = model_config(variant, 1);
-    let iommu = iommu::Config { bounce, ..model.iommu.clone() };
+    let iommu = model.iommu.clone().bounce(bounce);
     let config = config(variant, 1).policy(policy).rx_ring(32);
-    Rig::with(config, model::Config { iommu, steps_per_read: 3, ..model })
+    Rig::with(config, model.iommu(iommu).steps_per_read(3))
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn t8_a_mapping_that_fails_costs_a_packet_or_a_buffer_and_strands_nothing() {
 #[test]
 fn without_an_iommu_a_policy_per_buffer_is_refused_and_the_error_names_the_iommu() {
     let iommu = iommu::Config::off();
-    let model = model::Cpsw::new(model::Config { iommu, ..model_config(Variant::Pktdma, 1) }).unwrap();
+    let model = model::Cpsw::new(model_config(Variant::Pktdma, 1).iommu(iommu)).unwrap();
     let config = config(Variant::Pktdma, 1).policy(STRICT);
     let error = towpath_nic::cpsw::open(model.bus(), std::sync::Arc::new(model.firmware()), config).unwrap_err();
     assert!(error.to_string().contains("IOMMU"), "{error}");

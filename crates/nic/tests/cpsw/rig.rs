@@ -92,7 +92,7 @@ pub(crate) fn config(variant: Variant, ports: u8) -> Config {
 }
 
 pub(crate) fn model_config(variant: Variant, ports: u8) -> model::Config {
-    model::Config { soc: variant.model(), ports, in_band_status: true, ..model::Config::default() }
+    model::Config::default().soc(variant.model()).ports(ports).in_band_status(true)
 }
 
 pub(crate) fn pool(capacity: usize) -> Pool {

@@ -1,7 +1,7 @@
 //! A recycled descriptor carries nothing over (T4), and the driver bounds what the device writes.
 
 use super::rig::{Rig, Variant, config, model_config, stamp};
-use towpath_model::cpsw::{self as model, Injected};
+use towpath_model::cpsw::Injected;
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, Checksum};
 
@@ -31,7 +31,7 @@ fn t4_checksums_chunks_and_ports_of_one_packet_do_not_affect_the_next() {
     for variant in Variant::ALL {
         for poison in [false, true] {
             let config = config(variant, 2).tx_descriptors(4).tx_ring(5);
-            let model = model::Config { poison, ..model_config(variant, 2) };
+            let model = model_config(variant, 2).poison(poison);
             let mut rig = Rig::with(config.tx_channels(1), model);
             let mut expected = [Vec::new(), Vec::new()];
             for number in 0..80_u32 {

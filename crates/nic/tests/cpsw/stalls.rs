@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_bus::{Bus, Mmio};
-use towpath_model::cpsw::{self as model, Injected};
+use towpath_model::cpsw::Injected;
 use towpath_model::wire::Wire;
 use towpath_nic::cpsw::Config;
 use towpath_packet::port::{RxQueue, State, TxQueue};
@@ -25,7 +25,7 @@ fn t6_a_stalled_port_takes_packets_until_its_credits_are_used_up_and_resumes() {
     for variant in Variant::ALL {
         // With more descriptors than slots, only the credits prevent an overrun of the ring.
         let config = config(variant, 1).tx_descriptors(64);
-        let mut rig = Rig::with(config, model::Config { port_depth: 2, ..model_config(variant, 1) });
+        let mut rig = Rig::with(config, model_config(variant, 1).port_depth(2));
         rig.model.stall(1, true);
         let mut number = 0;
         for _ in 0..100 {

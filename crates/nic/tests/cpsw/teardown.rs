@@ -1,7 +1,7 @@
 //! Teardown after each step of a scripted run (T7): nothing is missing, and traffic resumes.
 
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
-use towpath_model::cpsw::{self as model, RxMarker};
+use towpath_model::cpsw::RxMarker;
 use towpath_model::wire::Wire;
 use towpath_nic::cpsw::BatchSize;
 use towpath_packet::Batch;
@@ -141,13 +141,11 @@ fn t7_teardown_after_every_step_returns_everything_and_traffic_resumes() {
                         .tx_descriptors(8)
                         .rx_ring(5)
                         .batch(BatchSize::new(batch).unwrap());
-                    let model = model::Config {
-                        prefetch: 1 + (until % 4) as u8,
-                        steps_per_read: 1 + (until % 3) as u16,
-                        seed: until as u64 * 31 + u64::from(batch),
-                        rx_marker: if until % 2 == 0 { RxMarker::FirstFlow } else { RxMarker::AllFlows },
-                        ..model_config(variant, ports)
-                    };
+                    let model = model_config(variant, ports)
+                        .prefetch(1 + (until % 4) as u8)
+                        .steps_per_read(1 + (until % 3) as u16)
+                        .seed(until as u64 * 31 + u64::from(batch))
+                        .rx_marker(if until % 2 == 0 { RxMarker::FirstFlow } else { RxMarker::AllFlows });
                     stop_after(Rig::with(config, model), until);
                 }
             }
@@ -178,7 +176,7 @@ fn the_end_of_a_teardown_shows_even_if_the_completion_ring_is_full() {
 #[test]
 fn a_shared_channel_stops_with_its_last_port() {
     let config = config(Variant::Pktdma, 2).tx_channels(1);
-    let mut rig = Rig::with(config, model::Config { steps_per_read: 2, ..model_config(Variant::Pktdma, 2) });
+    let mut rig = Rig::with(config, model_config(Variant::Pktdma, 2).steps_per_read(2));
     drop(rig.ports.remove(0));
     assert!(rig.control.stops().is_empty(), "the other port still uses channel and flow");
     let packet = rig.packet(&stamp(1, 0, 90));
@@ -209,7 +207,7 @@ fn an_engine_that_does_not_finish_teardown_keeps_its_buffers_and_is_reported() {
 #[test]
 fn everything_can_be_brought_up_and_down_many_times() {
     for variant in Variant::ALL {
-        let mut rig = Rig::with(config(variant, 2), model::Config { steps_per_read: 2, ..model_config(variant, 2) });
+        let mut rig = Rig::with(config(variant, 2), model_config(variant, 2).steps_per_read(2));
         for round in 0..20 {
             let packet = rig.packet(&stamp(1, round, 90));
             rig.send(1, packet);

@@ -4,7 +4,7 @@ use super::rig::{Variant, assert_stamps, config, model_config, pool, stamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_bus::tisci::Tisci;
-use towpath_model::cpsw::{self as model, Cpsw};
+use towpath_model::cpsw::Cpsw;
 use towpath_model::wire::cable;
 use towpath_nic::cpsw::{CpswRx, CpswTx, open};
 use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
@@ -51,7 +51,7 @@ fn receiver<B: towpath_bus::Bus>(mut rx: CpswRx<B>, port: u8, stop: &AtomicBool)
 
 /// Two ports on one cable, two threads each: each port receives what the other sends.
 fn cross(variant: Variant, tx_channels: u8) {
-    let model_config = model::Config { host_depth: 4096, ..model_config(variant, 2) };
+    let model_config = model_config(variant, 2).host_depth(4096);
     let model = Cpsw::new(model_config).unwrap();
     let (a, b) = cable(64);
     model.plug(1, a);

@@ -26,7 +26,7 @@ fn the_device_is_given_back_to_its_firmware_at_every_end() {
     assert_eq!((device.violation(), has_driver(&device)), (None, false));
     // A start that fails: firmware holds the PHY.
     let (near, _far) = cable(8);
-    let bus = model::launch(model::Config { phy_denied: u32::MAX, ..strict() }, near).unwrap();
+    let bus = model::launch(strict().phy_denied(u32::MAX), near).unwrap();
     let device = bus.device();
     let port = E1000e::open(bus, "e1000e:model", config()).unwrap();
     assert!(port.start(Start { pool: pool_of(2048), queues: 1, accept: Offloads::ALL }).is_err());
@@ -35,8 +35,8 @@ fn the_device_is_given_back_to_its_firmware_at_every_end() {
 
 #[test]
 fn a_device_that_hangs_after_every_reset_has_its_function_reset_before_it_is_given_up() {
-    let faults = Faults { stall: 1_000_000, ..Faults::default() };
-    let mut r = rig(config(), model::Config { faults, ..strict() });
+    let faults = Faults::default().stall(1_000_000);
+    let mut r = rig(config(), strict().faults(faults));
     let begun = Instant::now();
     while !matches!(r.tx[0].state(), State::Gone(_)) {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", r.control.faults());
@@ -55,7 +55,7 @@ fn a_device_that_hangs_after_every_reset_has_its_function_reset_before_it_is_giv
 
 #[test]
 fn an_nvm_in_flash_is_not_updated_autonomously() {
-    let mut r = rig(config(), model::Config { flash: true, ..strict() });
+    let mut r = rig(config(), strict().flash(true));
     assert_eq!(r.device.register(0x0010) & 1 << 20, 0);
     let packet = r.packet(&frame(60, 1));
     r.send(0, [packet]);
@@ -71,11 +71,11 @@ fn what_a_management_controller_uses_is_left_alone() {
     const ADDRESS: [usize; 2] = [0x5400 + 3 * 8, 0x5404 + 3 * 8];
     let words = |device: &model::Device| ADDRESS.map(|at| device.register(at));
     let (near, _far) = cable(8);
-    let bus = model::launch(model::Config { manageability: true, ..strict() }, near).unwrap();
+    let bus = model::launch(strict().manageability(true), near).unwrap();
     let expected = words(&bus.device());
     assert!(expected[1] & 1 << 31 != 0, "its address is valid");
     for queues in [1, 2] {
-        let r = rig(with(|c| c.queues = queues), model::Config { manageability: true, ..strict() });
+        let r = rig(with(|c| c.queues = queues), strict().manageability(true));
         assert_eq!(words(&r.device), expected);
         let device = r.device.clone();
         r.end();

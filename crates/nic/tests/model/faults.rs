@@ -46,14 +46,14 @@ fn traffic(r: &mut Rig, frames: u64) {
 
 fn faulty(faults: Faults) -> model::Config {
     // The model does not check the rules that a fault itself breaks.
-    model::Config { faults, ..strict() }
+    strict().faults(faults)
 }
 
 /// Runs traffic over a device with a fault, then ends the port: buffers and mappings balance.
 fn survive(name: &str, faults: Faults, check: impl Fn(&Rig)) {
     for policy in POLICIES {
         for seed in 0..3 {
-            let mut r = rig(with(|c| c.policy = policy), faulty(Faults { seed, ..faults }));
+            let mut r = rig(with(|c| c.policy = policy), faulty(faults.seed(seed)));
             traffic(&mut r, 3000);
             check(&r);
             let Rig { device, rx, tx, pool, cache, control, .. } = r;
@@ -73,7 +73,7 @@ const SELDOM: u32 = 2_000;
 
 #[test]
 fn frames_that_are_broken_on_the_wire_are_counted_and_their_buffers_recycled() {
-    survive("crc", Faults { crc: OFTEN, symbol: OFTEN, data: OFTEN, ..Faults::default() }, |r| {
+    survive("crc", Faults::default().crc(OFTEN).symbol(OFTEN).data(OFTEN), |r| {
         assert!(r.control.faults().broken_frames > 0);
         assert_eq!(r.control.faults().resets, 0);
     });
@@ -81,7 +81,7 @@ fn frames_that_are_broken_on_the_wire_are_counted_and_their_buffers_recycled() {
 
 #[test]
 fn wrong_lengths_are_bounded() {
-    survive("length", Faults { bad_length: OFTEN, ..Faults::default() }, |r| {
+    survive("length", Faults::default().bad_length(OFTEN), |r| {
         let f = r.control.faults();
         assert!(f.bad_lengths + f.runts + f.oversize > 0, "{f:?}");
     });
@@ -89,7 +89,7 @@ fn wrong_lengths_are_bounded() {
 
 #[test]
 fn frames_that_do_not_end_are_discarded() {
-    survive("end", Faults { no_eop: OFTEN, ..Faults::default() }, |r| {
+    survive("end", Faults::default().no_eop(OFTEN), |r| {
         let f = r.control.faults();
         assert!(f.oversize + f.endless_frames > 0, "{f:?}");
     });
@@ -97,24 +97,24 @@ fn frames_that_do_not_end_are_discarded() {
 
 #[test]
 fn garbage_in_fields_does_no_harm() {
-    survive("garbage", Faults { garbage: OFTEN, ..Faults::default() }, |r| {
+    survive("garbage", Faults::default().garbage(OFTEN), |r| {
         assert!(r.rx[0].counters().snapshot().packets > 0);
     });
 }
 
 #[test]
 fn write_backs_out_of_order_lost_or_wild_are_survived() {
-    survive("reorder", Faults { reorder: SELDOM, ..Faults::default() }, |_| {});
-    survive("lose", Faults { lose: SELDOM, ..Faults::default() }, |r| {
+    survive("reorder", Faults::default().reorder(SELDOM), |_| {});
+    survive("lose", Faults::default().lose(SELDOM), |r| {
         assert!(r.control.faults().resets > 0, "{:?}", r.control.faults());
     });
-    survive("wild", Faults { wild: SELDOM, ..Faults::default() }, |_| {});
+    survive("wild", Faults::default().wild(SELDOM), |_| {});
 }
 
 #[test]
 fn a_device_that_stalls_for_a_while_is_waited_for_and_one_that_stalls_for_good_is_reset() {
-    survive("stall", Faults { stall: SELDOM, stall_turns: 20, ..Faults::default() }, |_| {});
-    survive("stall for good", Faults { stall: SELDOM, stall_turns: 0, ..Faults::default() }, |r| {
+    survive("stall", Faults::default().stall(SELDOM).stall_turns(20), |_| {});
+    survive("stall for good", Faults::default().stall(SELDOM).stall_turns(0), |r| {
         assert!(r.control.faults().hangs > 0 || r.control.faults().resets == 0);
     });
 }
@@ -140,7 +140,7 @@ fn frames_hang_by_the_clock_of_the_device() {
 
 #[test]
 fn a_link_that_flaps_costs_frames_and_nothing_else() {
-    survive("flap", Faults { flap: SELDOM, flap_turns: 30, ..Faults::default() }, |_| {});
+    survive("flap", Faults::default().flap(SELDOM).flap_turns(30), |_| {});
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn mappings_that_fail_are_tried_again() {
 
 #[test]
 fn lost_interrupts_are_no_lost_packets_because_sleepers_wake_up() {
-    let faults = Faults { interrupt: 1_000_000, ..Faults::default() };
+    let faults = Faults::default().interrupt(1_000_000);
     let mut r = rig(with(|c| c.interrupts = InterruptMode::Auto), faulty(faults));
     r.settle();
     r.rx[0].wake();
@@ -170,23 +170,22 @@ fn lost_interrupts_are_no_lost_packets_because_sleepers_wake_up() {
 
 #[test]
 fn all_faults_at_once_are_survived() {
-    let all = Faults {
-        seed: 0,
-        mappings: Refuse::Chance { per_million: 10_000, seed: 5 },
-        crc: SELDOM,
-        symbol: SELDOM,
-        data: SELDOM,
-        flap: 200,
-        flap_turns: 10,
-        stall: 200,
-        stall_turns: 0,
-        bad_length: SELDOM,
-        no_eop: SELDOM,
-        garbage: SELDOM,
-        reorder: 200,
-        wild: 200,
-        lose: 200,
-        interrupt: SELDOM,
-    };
+    let all = Faults::default()
+        .seed(0)
+        .mappings(Refuse::Chance { per_million: 10_000, seed: 5 })
+        .crc(SELDOM)
+        .symbol(SELDOM)
+        .data(SELDOM)
+        .flap(200)
+        .flap_turns(10)
+        .stall(200)
+        .stall_turns(0)
+        .bad_length(SELDOM)
+        .no_eop(SELDOM)
+        .garbage(SELDOM)
+        .reorder(200)
+        .wild(200)
+        .lose(200)
+        .interrupt(SELDOM);
     survive("all", all, |_| {});
 }

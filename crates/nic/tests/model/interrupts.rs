@@ -28,7 +28,7 @@ fn cases() -> Vec<(Interrupts, InterruptMode, u16, &'static str)> {
 }
 
 fn device(interrupts: Interrupts) -> model::Config {
-    model::Config { interrupts, ..strict() }
+    strict().interrupts(interrupts)
 }
 
 /// The workers go to sleep; what each waits for.
@@ -136,7 +136,7 @@ fn what_a_function_does_not_offer_is_refused_by_name() {
 
 #[test]
 fn a_function_whose_messages_are_lost_uses_its_line_or_is_refused() {
-    let lossy = || model::Config { loses_msi: true, ..device(Interrupts::Msi) };
+    let lossy = || device(Interrupts::Msi).loses_msi(true);
     let mut r = rig(with(|c| c.interrupts = InterruptMode::Auto), lossy());
     r.settle();
     let fds = sleep_soundly(&mut r);
@@ -155,9 +155,8 @@ fn a_function_whose_messages_are_lost_uses_its_line_or_is_refused() {
 #[test]
 fn interrupts_work_again_after_a_reset() {
     for (offered, mode, queues, name) in cases() {
-        let faults = model::Faults { stall: 30_000, ..model::Faults::default() };
-        let mut r =
-            rig(with(|c| (c.queues, c.interrupts) = (queues, mode)), model::Config { faults, ..device(offered) });
+        let faults = model::Faults::default().stall(30_000);
+        let mut r = rig(with(|c| (c.queues, c.interrupts) = (queues, mode)), device(offered).faults(faults));
         let begun = Instant::now();
         while r.control.faults().resets == 0 {
             assert!(begun.elapsed() < Duration::from_secs(20), "the device never stalls");

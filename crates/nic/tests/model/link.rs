@@ -28,7 +28,7 @@ fn is_up(r: &Rig) -> bool {
 
 #[test]
 fn a_phy_without_power_is_powered_up_and_after_the_end_it_has_none_again() {
-    let mut r = rig(config(), model::Config { phy: PhyStart::PoweredDown, negotiation: 5, ..strict() });
+    let mut r = rig(config(), strict().phy(PhyStart::PoweredDown).negotiation(5));
     until(&mut r, is_up);
     let device = r.device.clone();
     // What Linux's driver leaves in the PHY of an 82574: full duplex at 1000 Mb/s alone, pause
@@ -41,7 +41,7 @@ fn a_phy_without_power_is_powered_up_and_after_the_end_it_has_none_again() {
 
 #[test]
 fn a_phy_that_does_not_answer_is_reset() {
-    let mut r = rig(config(), model::Config { phy: PhyStart::Hung, ..strict() });
+    let mut r = rig(config(), strict().phy(PhyStart::Hung));
     until(&mut r, is_up);
     r.end();
 }
@@ -49,11 +49,11 @@ fn a_phy_that_does_not_answer_is_reset() {
 #[test]
 fn firmware_that_holds_the_phy_for_a_while_is_waited_for_and_for_ever_is_an_error() {
     // Five requests of the reset, and more.
-    let mut r = rig(config(), model::Config { phy_denied: 14, ..strict() });
+    let mut r = rig(config(), strict().phy_denied(14));
     until(&mut r, is_up);
     r.end();
     let (near, _far) = cable(8);
-    let bus = model::launch(model::Config { phy_denied: u32::MAX, ..strict() }, near).unwrap();
+    let bus = model::launch(strict().phy_denied(u32::MAX), near).unwrap();
     let port = E1000e::open(bus, "e1000e:model", config()).unwrap();
     let error = port.start(Start { pool: pool_of(2048), queues: 1, accept: Offloads::ALL }).err().unwrap().to_string();
     assert!(error.contains("firmware"), "{error}");
@@ -69,7 +69,7 @@ fn pause_frames_are_used_if_both_ends_agree() {
         (FlowControl::Full, 0x0c00, false, (false, false)),
     ];
     for (flow_control, offered, pause, used) in cases {
-        let mut r = rig(with(|c| c.flow_control = flow_control), model::Config { pause, ..strict() });
+        let mut r = rig(with(|c| c.flow_control = flow_control), strict().pause(pause));
         until(&mut r, is_up);
         assert_eq!(r.device.flow_control(), used, "{flow_control:?} {pause}");
         // IEEE 802.3 table 28B-2: the partner must know.
@@ -94,8 +94,8 @@ fn pause_frames_are_agreed_on_anew_with_the_partner_at_each_link() {
 
 #[test]
 fn a_reset_brings_the_link_and_its_pause_frames_back() {
-    let faults = Faults { stall: 20_000, ..Faults::default() };
-    let mut r = rig(config(), model::Config { faults, ..strict() });
+    let faults = Faults::default().stall(20_000);
+    let mut r = rig(config(), strict().faults(faults));
     until(&mut r, is_up);
     let begun = Instant::now();
     while r.control.faults().resets == 0 {
@@ -199,7 +199,7 @@ fn frames_that_arrived_and_were_not_taken_before_a_reset_are_counted() {
 #[test]
 fn after_a_reset_nothing_is_taken_until_the_link_is_up_again() {
     let stall = Duration::from_secs(60);
-    let mut r = rig(with(|c| c.stall = stall), model::Config { negotiation: 200, ..strict() });
+    let mut r = rig(with(|c| c.stall = stall), strict().negotiation(200));
     while !is_up(&r) {
         r.device.advance(Duration::from_millis(200));
         r.turn(&mut Vec::new());
@@ -291,8 +291,8 @@ fn frames_may_wait_longer_on_a_slow_link() {
     let stall = Duration::from_secs(10);
     for (speed, factor) in [(1000, 1), (100, 10), (10, 16)] {
         // A device that stalls, with its first burst.
-        let faults = Faults { stall: 1_000_000, ..Faults::default() };
-        let mut r = rig(with(|c| c.stall = stall), model::Config { speed, faults, ..strict() });
+        let faults = Faults::default().stall(1_000_000);
+        let mut r = rig(with(|c| c.stall = stall), strict().speed(speed).faults(faults));
         assert!(is_up(&r));
         fill(&mut r, 0, 1);
         let mut waited = Duration::ZERO;

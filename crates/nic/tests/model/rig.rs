@@ -41,7 +41,7 @@ pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Config {
 
 /// A strict device.
 pub(crate) fn strict() -> model::Config {
-    model::Config { strict: true, ..model::Config::default() }
+    model::Config::default().strict(true)
 }
 
 pub(crate) fn pool_of(chunk: usize) -> Pool {

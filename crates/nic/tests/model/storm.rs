@@ -40,24 +40,24 @@ fn action() -> impl Strategy<Value = Action> {
 fn faults() -> impl Strategy<Value = Faults> {
     let rate = || prop_oneof![4 => Just(0u32), 1 => Just(20_000), 1 => Just(200_000)];
     (any::<u64>(), rate(), rate(), rate(), rate(), rate(), rate(), rate(), rate()).prop_map(
-        |(seed, crc, bad_length, no_eop, garbage, reorder, wild, lose, flap)| Faults {
-            seed,
-            crc,
-            bad_length,
-            no_eop,
-            garbage,
-            reorder,
-            wild,
-            lose,
-            flap,
-            flap_turns: 5,
-            ..Faults::default()
+        |(seed, crc, bad_length, no_eop, garbage, reorder, wild, lose, flap)| {
+            Faults::default()
+                .seed(seed)
+                .crc(crc)
+                .bad_length(bad_length)
+                .no_eop(no_eop)
+                .garbage(garbage)
+                .reorder(reorder)
+                .wild(wild)
+                .lose(lose)
+                .flap(flap)
+                .flap_turns(5)
         },
     )
 }
 
 fn run(config: Config, device: model::Config, actions: &[Action]) -> Result<(), TestCaseError> {
-    let honest = device.faults == Faults { seed: device.faults.seed, ..Faults::default() };
+    let honest = device.faults == Faults::default().seed(device.faults.seed);
     let mut r = rig(config, device);
     let mut held: Vec<Packet> = Vec::new();
     for (i, action) in actions.iter().enumerate() {
@@ -149,7 +149,7 @@ proptest! {
     fn a_device_with_faults_costs_no_buffer_and_no_mapping_in_any_order(
         config in configs(), faults in faults(), actions in proptest::collection::vec(action(), 0..120),
     ) {
-        run(config, model::Config { faults, ..strict() }, &actions)?;
+        run(config, strict().faults(faults), &actions)?;
     }
 }
 

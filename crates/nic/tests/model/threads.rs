@@ -14,7 +14,7 @@ use towpath_packet::{Batch, Direction, Offloads, Packet};
 /// Runs two queues in each direction on four threads until `enough` is true and packets have passed
 /// in both directions, or some seconds are over. Then the queues end one after the other. Returns the number of packets sent and received.
 fn run(device: model::Config, wire: impl Wire, mut config: Config, enough: impl Fn(u64) -> bool + Sync) -> (u64, u64) {
-    let bus = model::launch(model::Config { threaded: true, ..device }, wire).unwrap();
+    let bus = model::launch(device.threaded(true), wire).unwrap();
     let device = bus.device();
     config.queues = 2;
     let port = E1000e::open(bus, "e1000e:model", config).unwrap();
@@ -89,8 +89,8 @@ fn queues_of_four_threads_send_and_receive_at_once() {
 #[test]
 fn queues_of_four_threads_agree_on_every_reset() {
     for policy in POLICIES {
-        let faults = Faults { stall: 300, stall_turns: 0, seed: 1, ..Faults::default() };
-        let device = model::Config { faults, ..strict() };
+        let faults = Faults::default().stall(300).stall_turns(0).seed(1);
+        let device = strict().faults(faults);
         run(device, Loopback::default(), with(|c| c.policy = policy), |resets| resets >= 4);
     }
 }

@@ -1,7 +1,7 @@
 //! Frames are received and sent byte for byte.
 
 use super::rig::*;
-use towpath_model::{e1000e as model, iommu};
+use towpath_model::iommu;
 use towpath_nic::e1000e::{Copybreak, InterruptMode, RingSize, TxCopybreak};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, Packet};
@@ -13,14 +13,14 @@ fn frames_go_both_ways_byte_for_byte_under_every_policy_and_threshold() {
             for bounce in [false, true] {
                 let tx_copybreak = Some(TxCopybreak::new(copybreak).unwrap());
                 let copybreak = Some(Copybreak::new(copybreak).unwrap());
-                let iommu = iommu::Config { bounce, ..iommu::Config::default() };
+                let iommu = iommu::Config::default().bounce(bounce);
                 let mut r = rig(
                     with(|c| {
                         c.policy = policy;
                         c.copybreak = copybreak;
                         c.tx_copybreak = tx_copybreak;
                     }),
-                    model::Config { iommu, ..strict() },
+                    strict().iommu(iommu),
                 );
                 let frames: Vec<_> = (0..1000).map(|i| frame(60 + i * 7 % 1440, i as u64)).collect();
                 for burst in frames.chunks(50) {
@@ -43,7 +43,7 @@ fn frames_go_both_ways_byte_for_byte_under_every_policy_and_threshold() {
 
 #[test]
 fn without_an_iommu_it_works_as_well() {
-    let mut r = rig(config(), model::Config { iommu: iommu::Config::off(), ..strict() });
+    let mut r = rig(config(), strict().iommu(iommu::Config::off()));
     let bytes = frame(1000, 1);
     r.arrive([bytes.as_slice()]);
     assert_eq!(r.settle()[0].to_vec(), bytes);
@@ -53,13 +53,13 @@ fn without_an_iommu_it_works_as_well() {
 #[test]
 fn packets_of_one_to_many_fragments_leave_whole_with_or_without_a_linear_part() {
     for (policy, bounce) in POLICIES.into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
-        let iommu = iommu::Config { bounce, ..iommu::Config::default() };
+        let iommu = iommu::Config::default().bounce(bounce);
         let mut r = rig(
             with(|c| {
                 c.policy = policy;
                 c.mtu = 9000;
             }),
-            model::Config { iommu, ..strict() },
+            strict().iommu(iommu),
         );
         for pieces in (1..=64).chain([65, 100, 200]) {
             for empty_head in [false, true] {

@@ -7,8 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use towpath_model::iommu::LateWrite;
-use towpath_model::{e1000e as model, iommu};
+use towpath_model::iommu::{self, LateWrite};
 use towpath_nic::e1000e::{Config, RingSize, TxCopybreak};
 use towpath_packet::port::TxQueue;
 use towpath_packet::{
@@ -54,8 +53,8 @@ fn a_short_frame_of_any_shape_is_sent_without_a_mapping_or_an_invalidation() {
     for policy in PROTECTED {
         // A device that works on bounce buffers of its own sees only what was synced.
         for bounce in [false, true] {
-            let iommu = iommu::Config { bounce, ..iommu::Config::default() };
-            let mut r = rig(copying(policy, 512), model::Config { iommu, ..strict() });
+            let iommu = iommu::Config::default().bounce(bounce);
+            let mut r = rig(copying(policy, 512), strict().iommu(iommu));
             r.settle();
             let before = translations(&r);
             let mut expected = Vec::new();
@@ -275,8 +274,8 @@ proptest! {
     ) {
         let mut config = copying(POLICIES[policy], start);
         config.tx_ring = RingSize::new("tx", 80).unwrap();
-        let iommu = iommu::Config { bounce, ..iommu::Config::default() };
-        let mut r = rig(config, model::Config { iommu, ..strict() });
+        let iommu = iommu::Config::default().bounce(bounce);
+        let mut r = rig(config, strict().iommu(iommu));
         let (mut threshold, mut expected, mut copies, mut copied_bytes) = (start as usize, Vec::new(), 0, 0);
         for (i, action) in actions.iter().enumerate() {
             match *action {

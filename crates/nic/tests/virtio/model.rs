@@ -16,7 +16,7 @@ type Tested = (Rig<PciTransport<VirtioBus>>, Device, Plug);
 /// A port on a strict model that is turned by hand.
 fn start(config: Config, model: model::Config) -> Tested {
     let (near, far) = cable(256);
-    let bus = model::launch(model::Config { strict: true, pairs: config.queues, ..model }, near).unwrap();
+    let bus = model::launch(model.strict(true).pairs(config.queues), near).unwrap();
     let device = bus.device();
     let memory = PoolConfig::default().capacity(1024).chunk(2048);
     let region = bus.dma().alloc(memory.capacity * memory.chunk).unwrap();
@@ -56,7 +56,7 @@ fn frames_pass_both_ways_in_every_kind_of_ring_and_no_rule_is_broken() {
         ] {
             for policy in [DmaPolicy::Persistent, STRICT, DEFERRED] {
                 let what = format!("packed {packed}, features {features:#x}, mergeable {mergeable}, {policy:?}");
-                let model = model::Config { features, ..model::Config::default() };
+                let model = model::Config::default().features(features);
                 let (mut rig, device, mut far) = start(config(packed, mergeable, policy), model);
                 for round in 0..30 {
                     let frames: Vec<_> =
@@ -108,7 +108,7 @@ fn a_super_packet_that_is_not_mergeable_comes_in_a_chain_under_every_policy() {
             let mut config = config(has(0), false, policy);
             (config.indirect, config.ring) = (has(1), 256);
             config.copybreak = Some(Copybreak::new(if has(2) { 300 } else { 0 }).unwrap());
-            let model = model::Config { features: FEATURES | 1 << 7, ..model::Config::default() };
+            let model = model::Config::default().features(FEATURES | 1 << 7);
             let (mut rig, device, mut far) = start(config, model);
             for round in 0..30 {
                 let frames = [60, 65_550 - round, 250, 1514, 9000].map(|len| frame(len, len));
@@ -134,7 +134,7 @@ fn a_super_packet_that_is_not_mergeable_comes_in_a_chain_under_every_policy() {
 fn chains_whose_translations_may_still_be_cached_become_no_packets() {
     let mut config = config(false, false, STRICT);
     (config.ring, config.copybreak) = (256, Some(Copybreak::new(0).unwrap()));
-    let model = model::Config { features: FEATURES | 1 << 7, ..model::Config::default() };
+    let model = model::Config::default().features(FEATURES | 1 << 7);
     let (mut rig, device, mut far) = start(config, model);
     let mut lost = 0;
     for (refused, len) in [(Refuse::Never, 9000), (Refuse::Always, 5000), (Refuse::Always, 200), (Refuse::Never, 1000)]
@@ -181,9 +181,8 @@ fn several_pairs_are_switched_on_and_flows_are_spread_over_them() {
 #[test]
 fn a_device_that_refuses_the_command_for_its_pairs_is_not_started() {
     let (near, _far) = cable(256);
-    let faults = Faults { command: 1_000_000, ..Faults::default() };
-    let bus =
-        model::launch(model::Config { pairs: 2, faults, threaded: true, ..model::Config::default() }, near).unwrap();
+    let faults = Faults::default().command(1_000_000);
+    let bus = model::launch(model::Config::default().pairs(2).faults(faults).threaded(true), near).unwrap();
     let pool = bus.dma().alloc(1 << 20).unwrap();
     // SAFETY: the region is new, and devices write only to buffers that are in flight to them.
     let pool = unsafe { Pool::in_region(PoolConfig::default().capacity(512).chunk(2048), pool) }.unwrap();
@@ -219,7 +218,7 @@ fn the_device_completes_a_partial_checksum() {
 
 #[test]
 fn the_link_the_announcement_and_the_filter_go_through_the_device() {
-    let model = model::Config { threaded: true, ..model::Config::default() };
+    let model = model::Config::default().threaded(true);
     let mac = model.mac;
     let (mut rig, device, mut far) = start(config(false, true, STRICT), model);
     let mut to = |mac: [u8; 6]| {
@@ -261,7 +260,7 @@ fn survives(faults: Faults, event: &str, packed: bool, policy: DmaPolicy, chains
     config.stall = if faults.stall > 0 { Duration::from_millis(20) } else { PATIENCE };
     config.copybreak = Some(Copybreak::new(300).unwrap());
     let features = FEATURES | if chains { 1 << 7 } else { 0 };
-    let model = model::Config { faults, features, threaded: true, ..model::Config::default() };
+    let model = model::Config::default().faults(faults).features(features).threaded(true);
     let (mut rig, device, mut far) = start(config, model);
     let (begun, mut received, mut sent) = (Instant::now(), 0, 0);
     let count = |rig: &Rig<_>| rig.control.events().iter().find(|(name, _)| *name == event).unwrap().1;
@@ -287,16 +286,16 @@ fn survives(faults: Faults, event: &str, packed: bool, policy: DmaPolicy, chains
 fn a_device_that_breaks_its_rules_costs_no_buffer_and_is_reset() {
     // These two happen in a turn of the device, which moves more frames the busier the machine is.
     let faults = [
-        (Faults { needs_reset: 10_000, ..Faults::default() }, "resets"),
-        (Faults { stall: 10_000, ..Faults::default() }, "resets"),
-        (Faults { used_id: 3_000, ..Faults::default() }, "broken_rings"),
-        (Faults { used_len: 3_000, ..Faults::default() }, "bad_frames"),
-        (Faults { num_buffers: 5_000, ..Faults::default() }, "bad_lengths"),
-        (Faults { header: 20_000, ..Faults::default() }, "bad_headers"),
+        (Faults::default().needs_reset(10_000), "resets"),
+        (Faults::default().stall(10_000), "resets"),
+        (Faults::default().used_id(3_000), "broken_rings"),
+        (Faults::default().used_len(3_000), "bad_frames"),
+        (Faults::default().num_buffers(5_000), "bad_lengths"),
+        (Faults::default().header(20_000), "bad_headers"),
     ];
     std::thread::scope(|scope| {
         for (i, (fault, event)) in faults.into_iter().enumerate() {
-            let fault = Faults { seed: 7 + i as u64, ..fault };
+            let fault = fault.seed(7 + i as u64);
             scope.spawn(move || survives(fault, event, i % 2 == 0, [STRICT, DEFERRED][i / 2 % 2], false));
         }
     });
@@ -305,13 +304,13 @@ fn a_device_that_breaks_its_rules_costs_no_buffer_and_is_reset() {
 #[test]
 fn chains_of_several_buffers_are_bounded_and_survive_resets() {
     let faults = [
-        (Faults { needs_reset: 10_000, ..Faults::default() }, "resets"),
-        (Faults { used_id: 10_000, ..Faults::default() }, "broken_rings"),
-        (Faults { used_len: 10_000, ..Faults::default() }, "bad_lengths"),
+        (Faults::default().needs_reset(10_000), "resets"),
+        (Faults::default().used_id(10_000), "broken_rings"),
+        (Faults::default().used_len(10_000), "bad_lengths"),
     ];
     std::thread::scope(|scope| {
         for (i, (fault, event)) in faults.into_iter().enumerate() {
-            let fault = Faults { seed: 3 + i as u64, ..fault };
+            let fault = fault.seed(3 + i as u64);
             scope.spawn(move || survives(fault, event, i % 2 == 0, [STRICT, DEFERRED][i / 2 % 2], true));
         }
     });

@@ -120,10 +120,9 @@ impl Rig<model::ModelBus> {
     pub(super) fn model(variant: Variant, size: usize, threaded: bool) -> Result<Rig<model::ModelBus>, Box<dyn Error>> {
         let iommu = match variant.policy {
             DmaPolicy::Persistent => iommu::Config::off(),
-            DmaPolicy::PerBuffer { .. } => iommu::Config { wait: variant.wait, ..iommu::Config::default() },
+            DmaPolicy::PerBuffer { .. } => iommu::Config::default().wait(variant.wait),
         };
-        let bus =
-            model::launch(model::Config { iommu, threaded, ..model::Config::default() }, wire::Loopback::default())?;
+        let bus = model::launch(model::Config::default().iommu(iommu).threaded(threaded), wire::Loopback::default())?;
         let frame = |i: usize| (0..size).map(|at| if at < 6 { 0xff } else { (at * 7 + i) as u8 }).collect();
         let feed = Feed::Model { device: bus.device(), threaded, frames: (0..BURST).map(frame).collect() };
         Rig::new(bus, variant, feed)

@@ -163,7 +163,7 @@ impl Rig<model::ModelBus> {
             DmaPolicy::Persistent => iommu::Config::off(),
             DmaPolicy::PerBuffer { .. } => iommu::Config::default(),
         };
-        let bus = model::launch(model::Config { iommu, ..model::Config::default() }, wire::Sink)?;
+        let bus = model::launch(model::Config::default().iommu(iommu), wire::Sink)?;
         let device = bus.device();
         Rig::new(bus, variant, Some(device))
     }

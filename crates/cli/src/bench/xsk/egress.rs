@@ -100,7 +100,7 @@ impl Egress {
                 Ok(Opened { far: Some(open("veth:bench", Role::Ingress)?), ..plain(port) })
             }
             Egress::E1000e => {
-                let config = model::Config { iommu: iommu::Config::off(), ..model::Config::default() };
+                let config = model::Config::default().iommu(iommu::Config::off());
                 let bus = model::launch(config, wire::Sink)?;
                 let device = bus.device();
                 let port = E1000e::open(bus, "e1000e:model", Config::default())?;
