@@ -112,11 +112,11 @@ impl Task {
     fn start(&mut self) -> io::Result<Closing> {
         let mut stack: Box<MaybeUninit<Stack>> = Box::new_uninit();
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // The process uses this thread's thread-local storage meanwhile, and no other thread's.
+        // Signals are blocked in both, so that no handler runs in the process.
         // SAFETY: the sets live across the calls and are initialized by them. The stack grows down
         // from its end, and stack and task live until the process has given the memory back: with
-        // CLONE_VFORK this thread waits for that. The process uses this thread's thread-local
-        // storage meanwhile, and no other thread's. Signals are blocked in both, so that no handler
-        // runs in the process.
+        // CLONE_VFORK this thread waits for that.
         let (pid, error) = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());

@@ -88,10 +88,10 @@ impl LateDma {
                 counts.writes += 1;
                 let complement = if what == LateWrite::Scribble { 0xff } else { 0 };
                 let bytes: Vec<_> = bytes.iter().map(|byte| byte ^ complement).collect();
-                // SAFETY: the translation is in the IOTLB, and was not flushed since its slot was
-                // unmapped: until then the memory stays in place
-                // ([`Window::map`](towpath_bus::Window::map)). The engine's lock, which the flush
-                // needs, is held.
+                // Memory stays in place from its unmapping to the flush of its slot (`Window::map`).
+                // SAFETY: the translation is still in the IOTLB, so its slot was not flushed since
+                // it was unmapped, and cannot be now: the flush needs the engine's lock, which is
+                // held.
                 unsafe { stale.write(&bytes) };
             }
         }

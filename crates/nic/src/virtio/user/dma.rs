@@ -23,10 +23,10 @@ impl UserDma {
     }
 }
 
+// The back end is the device. By the protocol, it unmaps what its next table does not have, and
+// everything with the end of the connection.
 // SAFETY: `alloc` makes a new file, which this process maps once and gives to the back end alone.
-// The back end is the device. It is given the file of a region when that is mapped, and reaches no
-// other memory; by the protocol, it unmaps what its next table does not have, and everything with
-// the end of the connection.
+// The back end is given the file of a region when that is mapped, and reaches no other memory.
 unsafe impl Dma for UserDma {
     type Window = NoWindow;
 
