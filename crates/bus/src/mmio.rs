@@ -100,6 +100,7 @@ pub trait Mmio: Clone + Send + Sync + 'static {
 /// A register did not reach the expected value in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("register {at:#x} is {last:#010x}: bits {mask:#x} did not become {want:#x} within {within:?}")]
+#[non_exhaustive]
 pub struct Timeout {
     /// The byte offset of the register.
     pub at: usize,

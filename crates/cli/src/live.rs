@@ -208,12 +208,15 @@ mod tests {
     use towpath::packet::Snapshot;
 
     fn lines(names: &[&str], columns: usize) -> Vec<String> {
-        let none = Snapshot::default();
-        let mut rx = none;
+        let mut rx = Snapshot::default();
         (rx.packets, rx.bytes) = (1_500_000, 96_000_000);
-        let port = |name: &&str| PortReading { name: (*name).into(), rx, tx: none, routes: none };
-        let ports = names.iter().map(port).collect();
-        let reading = Reading { elapsed: Duration::from_secs(1), ports, gro: GroReading::default() };
+        let port = |name: &&str| {
+            let mut port = PortReading::default();
+            (port.name, port.rx) = ((*name).into(), rx);
+            port
+        };
+        let mut reading = Reading::default();
+        (reading.elapsed, reading.ports) = (Duration::from_secs(1), names.iter().map(port).collect());
         port_lines(&reading, &reading, columns)
     }
 

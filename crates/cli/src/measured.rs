@@ -63,7 +63,7 @@ impl LatencyUs {
 
 impl<'a> Rate<'a> {
     fn new((port, pacing): &'a (String, Pacing)) -> Rate<'a> {
-        let Pacing { asked, reached, given_up } = *pacing;
+        let Pacing { asked, reached, given_up, .. } = *pacing;
         Rate { port, asked, reached, given_up }
     }
 }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_source_that_fell_behind_has_what_was_asked_reached_and_given_up_and_the_hint() {
-        let line = |given_up| rate_line(&("gen:".to_owned(), Pacing { asked: 2e6, reached: 1.5e6, given_up }));
+        let line = |given_up| rate_line(&("gen:".to_owned(), Pacing::new(2e6, 1.5e6, given_up)));
         assert_eq!(line(0), "rate     gen: asked 2.00 Mpps, reached 1.50 Mpps");
         assert!(
             line(12_345)

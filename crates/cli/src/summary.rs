@@ -226,13 +226,9 @@ impl Flow {
                 .missed()
                 .map(|(place, packets)| MissedAt { place: place.name(), packets, remedy: place.remedy() })
                 .collect(),
-            drops: named(total),
+            drops: Drops::of(total),
         }
     }
-}
-
-fn named(counters: &Snapshot) -> Vec<Drops> {
-    counters.drops().map(|(reason, packets)| Drops { reason: reason.name(), packets }).collect()
 }
 
 fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
@@ -241,7 +237,7 @@ fn ports<'a>(total: &'a Reading, step: &Reading) -> Vec<Port<'a>> {
         name: &total.name,
         rx: Flow::new(&total.rx, &step.rx, seconds),
         tx: Flow::new(&total.tx, &step.tx, seconds),
-        drops: named(&total.routes),
+        drops: Drops::of(&total.routes),
     };
     total.ports.iter().zip(&step.ports).map(port).collect()
 }

@@ -103,6 +103,7 @@ impl Row {
 
 /// The counters of one port's queues.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct PortMeter {
     /// The port's name.
     pub name: String,
@@ -122,6 +123,7 @@ pub struct PortMeter {
 
 /// The counters of one route, or of the part of a hub's port that a worker has.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct RouteMeter {
     /// Its position among others.
     pub id: RouteId,
@@ -137,12 +139,25 @@ pub struct RouteMeter {
     pub samples: Arc<Samples>,
 }
 
+impl RouteMeter {
+    /// A route that receives from a port, on a thread that is not pinned.
+    pub fn new(id: RouteId, worker: usize, counters: Arc<Counters>, samples: Arc<Samples>) -> RouteMeter {
+        RouteMeter { id, worker, core: None, lane: None, counters, samples }
+    }
+}
+
 /// The sum of counters.
 fn sum<'a>(counters: impl IntoIterator<Item = &'a Arc<Counters>>) -> Snapshot {
     counters.into_iter().fold(Snapshot::default(), |sum, c| sum.plus(&c.snapshot()))
 }
 
 impl PortMeter {
+    /// A port of this name, whose counters are those of its queues. Nothing else is known of it.
+    pub fn new(name: impl Into<String>, rx: Vec<Arc<Counters>>, tx: Vec<Arc<Counters>>) -> PortMeter {
+        let name = name.into();
+        PortMeter { name, rx, tx, routes: Vec::new(), parts: Vec::new(), info: None, edge: None }
+    }
+
     fn read(&self) -> PortReading {
         let edge = self.edge.as_deref().inspect(|edge| edge.refresh());
         PortReading {
@@ -306,7 +321,7 @@ impl GroCounters {
         self.aggregates.store(stats.aggregates, Relaxed);
         self.bypassed.store(stats.bypassed, Relaxed);
         self.is_bypassed.store(is_bypassed, Relaxed);
-        for (to, reason) in self.flushed.iter().zip(Flush::ALL) {
+        for (to, reason) in self.flushed.iter().zip(Flush::ALL.iter().copied()) {
             to.store(stats.flushed(reason), Relaxed);
         }
     }
@@ -362,7 +377,7 @@ pub struct GroReading {
 impl GroReading {
     /// Flush reasons that occurred, with their counts.
     pub fn flushed(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Flush::ALL.into_iter().zip(self.flushed).filter(|&(_, n)| n > 0).map(|(reason, n)| (reason.name(), n))
+        Flush::ALL.iter().copied().zip(self.flushed).filter(|&(_, n)| n > 0).map(|(reason, n)| (reason.name(), n))
     }
 
     fn plus(self, other: GroReading) -> GroReading {

@@ -3,6 +3,7 @@
 /// Why a held packet or aggregate was flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
+#[non_exhaustive]
 pub enum Flush {
     /// The caller asked for everything.
     End,
@@ -35,7 +36,7 @@ pub enum Flush {
 
 impl Flush {
     /// Every reason, in the order of their declaration.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: &[Self] = &[
         Self::End,
         Self::Age,
         Self::Full,

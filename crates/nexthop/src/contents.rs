@@ -29,6 +29,7 @@ impl Default for Limits {
 /// The kernel has more entries of a kind than [`Limits`] permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("more than {limit} {kind}: Limits::{kind} sets how many are kept")]
+#[non_exhaustive]
 pub struct LimitExceeded {
     /// The kind of entries.
     pub kind: &'static str,

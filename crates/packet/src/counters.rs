@@ -15,6 +15,7 @@ macro_rules! reasons {
         /// Why a packet that was received or generated did not leave again.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
+        #[non_exhaustive]
         pub enum DropReason { $($(#[$doc])* $variant,)* }
 
         impl DropReason {
@@ -98,6 +99,7 @@ macro_rules! places {
         /// receive queue had them, or after a transmit queue sent them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
+        #[non_exhaustive]
         pub enum Missed { $($(#[$doc])* $variant,)* }
 
         impl Missed {

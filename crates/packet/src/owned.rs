@@ -59,6 +59,7 @@ pub(crate) unsafe fn free_run(first: NonNull<Meta>, last: NonNull<Meta>) {
 
 /// Bytes that a packet can't be made of, because there are none or too many. Nothing was copied,
 /// and the owner is returned.
+#[non_exhaustive]
 pub struct BadLength<T> {
     /// The owner of the bytes.
     pub owner: T,

@@ -7,6 +7,7 @@ use towpath_sys::restrict;
 
 /// A part of the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Part {
     /// Capabilities, files and new rights of all threads.
     Capabilities,

@@ -150,6 +150,7 @@ pub struct Restriction {
 
 /// What became of other threads: the first error of each part.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Others {
     /// Of [`Restriction::limit`].
     pub limited: io::Result<()>,

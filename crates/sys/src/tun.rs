@@ -23,6 +23,7 @@ pub struct Attach {
 
 /// The settings of an attached descriptor, by `TUNGETIFF`.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attached {
     /// The device's name, which may have changed.
     pub name: String,

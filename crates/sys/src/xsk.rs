@@ -54,6 +54,7 @@ pub mod bind {
 
 /// Layout of a UMEM (`xdp_umem_reg`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UmemConfig {
     /// Bytes from the mapping's first on.
     pub len: u64,
@@ -65,6 +66,13 @@ pub struct UmemConfig {
     pub unaligned: bool,
     /// Bytes of metadata in front of a sent frame; 0 for none.
     pub tx_metadata: u32,
+}
+
+impl UmemConfig {
+    /// Aligned chunks without headroom and metadata.
+    pub const fn new(len: u64, chunk: u32) -> UmemConfig {
+        UmemConfig { len, chunk, headroom: 0, unaligned: false, tx_metadata: 0 }
+    }
 }
 
 /// The kernel's counters of a socket (`xdp_statistics`).

@@ -16,6 +16,7 @@ pub struct Changes {
 
 /// The interface after a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Change {
     /// Its settings now.
     Link(LinkInfo),

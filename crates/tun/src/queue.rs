@@ -80,6 +80,7 @@ struct Inner {
 
 /// Packets from the kernel that were lost in [`Queue::read`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct ReadLosses {
     /// The header cannot express the packet's kind of segmentation (`EINVAL`).
     pub unreadable: u64,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of register accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Count {
     /// Reads: round trips.
     pub reads: u64,

@@ -34,6 +34,7 @@ pub struct Refusal {
 /// A kind of reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum Code {
     /// The message breaks the protocol.
     Protocol = 1,

@@ -17,6 +17,7 @@ use towpath_sys::EventFd;
 
 /// How a detached port left.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Left {
     /// Why packets that its queue had taken were not sent.
     pub failure: Option<String>,

@@ -117,6 +117,7 @@ impl Drop for RingShared {
 
 /// Both sides of all rings of one direction.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Lanes {
     /// One per receive queue of the ingress.
     pub steers: Vec<Steer>,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use towpath_packet::{DropReason, Snapshot};
 
 /// All counters at one moment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Reading {
     /// Time since the meter was made.
     pub elapsed: Duration,
@@ -17,7 +18,8 @@ pub struct Reading {
 }
 
 /// The counters of one port.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct PortReading {
     /// The port's name.
     pub name: String,
@@ -47,7 +49,7 @@ impl PortReading {
     /// on their way at a stop, nor those for which a receiver gave no buffer.
     pub fn sent_none(&self) -> Option<Vec<Drops>> {
         let all = self.tx.plus(&self.routes);
-        let lost = Self::UNSENT.map(|reason| Drops { reason: reason.name(), packets: all.dropped(reason) });
+        let lost = Self::UNSENT.map(|reason| Drops::new(reason, all.dropped(reason)));
         let lost: Vec<_> = lost.into_iter().filter(|drops| drops.packets > 0).collect();
         (self.tx.packets == 0 && !lost.is_empty()).then_some(lost)
     }
@@ -101,13 +103,14 @@ impl Reading {
             originated: all.originated,
             sent: tx.packets,
             merged: all.merged,
-            drops: all.drops().map(|(reason, n)| Drops { reason: reason.name(), packets: n }).collect(),
+            drops: Drops::of(&all),
         }
     }
 }
 
 /// Whether every packet is accounted for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
 pub struct Balance {
     /// Packets that ports received or generated.
     pub received: u64,
@@ -127,11 +130,24 @@ pub struct Balance {
 
 /// Packets dropped for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Drops {
     /// Name of the reason.
     pub reason: &'static str,
     /// Number of packets.
     pub packets: u64,
+}
+
+impl Drops {
+    /// Packets that were dropped for `reason`.
+    pub fn new(reason: DropReason, packets: u64) -> Drops {
+        Drops { reason: reason.name(), packets }
+    }
+
+    /// The reasons for which packets were dropped, with their numbers.
+    pub fn of(counters: &Snapshot) -> Vec<Drops> {
+        counters.drops().map(|(reason, packets)| Drops::new(reason, packets)).collect()
+    }
 }
 
 impl Balance {

@@ -24,6 +24,7 @@ const JUMBO: u8 = 0xc2;
 
 /// Why a packet goes no further: the drop's name, and what its sender is informed of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Refusal {
     /// Counted as.
     pub reason: DropReason,

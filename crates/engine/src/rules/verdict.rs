@@ -33,6 +33,7 @@ impl fmt::Display for PortSide {
 
 /// What happens to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Verdict {
     /// Continues to the opposite egress, through steering, lanes and GRO.
     #[default]

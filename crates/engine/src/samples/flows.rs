@@ -27,6 +27,7 @@ const TRIES: usize = 8;
 
 /// A flow, and what was counted of it: estimates from samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FlowCount {
     /// Addresses, ports and protocol; all zero for what is not IP.
     pub key: FlowKey,

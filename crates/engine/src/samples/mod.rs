@@ -83,6 +83,7 @@ impl QueueState {
 
 /// How long packets stayed in a route: an estimate for all packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Latency {
     /// Packets by time: bucket `i` has times below 2^i ns, and at least half of that. The last one
     /// has all longer times.

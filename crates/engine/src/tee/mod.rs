@@ -123,6 +123,7 @@ pub enum TeeError {
 
 /// How many packets a tee matched and missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct TeeCounts {
     /// Packets that matched the filter.
     pub matched: u64,

@@ -71,6 +71,7 @@ impl Default for WorkerConfig {
 
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ending {
     /// Index of the task in the worker's list.
     pub task: usize,

@@ -2,6 +2,7 @@
 
 /// Register accesses of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Accesses {
     /// Doorbells written.
     pub doorbells: u64,

@@ -49,6 +49,7 @@ impl Copybreak {
 
 /// What a receive queue has done with buffers since it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct RxCounts {
     /// Descriptors that the device completed.
     pub completed: u64,

@@ -28,19 +28,18 @@ fn cost(policy: DmaPolicy, recycle: RecycleMode, copybreak: u64, len: usize) -> 
     run(&mut r, 128);
     let before = r.rx[0].counts();
     run(&mut r, FRAMES);
-    let after = r.rx[0].counts();
+    let mut counts = r.rx[0].counts();
     r.end();
-    RxCounts {
-        completed: after.completed - before.completed,
-        copies: after.copies - before.copies,
-        handed: after.handed - before.handed,
-        recycled: after.recycled - before.recycled,
-        maps: after.maps - before.maps,
-        unmaps: after.unmaps - before.unmaps,
-        flushes: after.flushes - before.flushes,
-        syncs_for_cpu: after.syncs_for_cpu - before.syncs_for_cpu,
-        syncs_for_device: after.syncs_for_device - before.syncs_for_device,
-    }
+    counts.completed -= before.completed;
+    counts.copies -= before.copies;
+    counts.handed -= before.handed;
+    counts.recycled -= before.recycled;
+    counts.maps -= before.maps;
+    counts.unmaps -= before.unmaps;
+    counts.flushes -= before.flushes;
+    counts.syncs_for_cpu -= before.syncs_for_cpu;
+    counts.syncs_for_device -= before.syncs_for_device;
+    counts
 }
 
 #[test]

@@ -111,6 +111,7 @@ impl ControlError {
 
 /// How a paced source keeps its rate.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Pacing {
     /// Packets per second that were asked for.
     pub asked: f64,
@@ -118,6 +119,13 @@ pub struct Pacing {
     pub reached: f64,
     /// Packets that were due and are never made, because the source fell too far behind.
     pub given_up: u64,
+}
+
+impl Pacing {
+    /// A source that was asked for `asked` packets per second, and made `reached`.
+    pub const fn new(asked: f64, reached: f64, given_up: u64) -> Pacing {
+        Pacing { asked, reached, given_up }
+    }
 }
 
 /// One-way latencies, in nanoseconds, from the time in a packet to its arrival. Both are read once

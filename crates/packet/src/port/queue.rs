@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The state of a queue.
+/// The state of a queue. Exhaustive: what moves packets decides about each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// It works.
@@ -31,7 +31,7 @@ impl State {
     }
 }
 
-/// What an idle worker can wait for.
+/// What an idle worker can wait for. Exhaustive: a kind that a worker ignores never wakes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
     /// The descriptor becomes readable (rx) or writable (tx).

@@ -63,6 +63,7 @@ pub const KIND: Kind = Kind {
 
 /// Delay and rate of packets, each queue of a direction for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Shape {
     /// How long each packet waits.
     pub delay: Duration,

@@ -10,6 +10,7 @@ use towpath_packet::Packet;
 
 /// Counters of injected faults, over all queues of a port.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct FaultCounters {
     /// Packets dropped.
     pub dropped: AtomicU64,

@@ -17,10 +17,8 @@ pub(super) struct GenControl {
 impl PortControl for GenControl {
     fn pacing(&self, until: Instant) -> Option<Pacing> {
         let queues = self.paces.get()?.iter().map(|pace| pace.read(until));
-        queues.reduce(|sum, pace| Pacing {
-            asked: sum.asked + pace.asked,
-            reached: sum.reached + pace.reached,
-            given_up: sum.given_up + pace.given_up,
+        queues.reduce(|sum, pace| {
+            Pacing::new(sum.asked + pace.asked, sum.reached + pace.reached, sum.given_up + pace.given_up)
         })
     }
 

@@ -129,11 +129,8 @@ impl PaceShared {
             }
         };
         let reached = if due == 0 { 0.0 } else { asked * (done - skipped) as f64 / due as f64 };
-        Pacing {
-            asked,
-            reached,
-            given_up: skipped + (due.saturating_sub(done)).saturating_sub(longest_burst(self.rate)),
-        }
+        let behind = due.saturating_sub(done).saturating_sub(longest_burst(self.rate));
+        Pacing::new(asked, reached, skipped + behind)
     }
 }
 
@@ -187,7 +184,7 @@ mod tests {
         for rate in [1, 3, 7_777, 1_000_000] {
             let mut pace = Pace::new(rate);
             let start = Instant::now();
-            assert_eq!(pace.shared().read(start), Pacing { asked: rate as f64, ..Pacing::default() });
+            assert_eq!(pace.shared().read(start), Pacing::new(rate as f64, 0.0, 0));
             for millisecond in 0..=3000 {
                 let now = start + Duration::from_millis(millisecond);
                 let due = pace.due(now);
@@ -225,6 +222,6 @@ mod tests {
         assert_eq!(pace.shared().read(later).given_up, 2000 - 64);
         assert!(pace.shared().read(later).reached < 1.0);
         pace.finish();
-        assert_eq!(pace.shared().read(later), Pacing { asked: 1000.0, reached: 1000.0, given_up: 0 });
+        assert_eq!(pace.shared().read(later), Pacing::new(1000.0, 1000.0, 0));
     }
 }

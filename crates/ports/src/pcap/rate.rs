@@ -114,7 +114,7 @@ impl RateShared {
             _ if late < mean => asked,
             _ => asked * before_last as f64 / due,
         };
-        Pacing { asked, reached, given_up: 0 }
+        Pacing::new(asked, reached, 0)
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
                 assert_eq!(rate.due(now), None, "{unit:?}");
                 rate.sent(size, now);
             }
-            assert_eq!(rate.shared().read(), Pacing { asked: 1000.0, reached: 1000.0, given_up: 0 });
+            assert_eq!(rate.shared().read(), Pacing::new(1000.0, 1000.0, 0));
         }
     }
 

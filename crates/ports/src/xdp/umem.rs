@@ -65,14 +65,11 @@ impl Umem {
             return Err(PortError::Input { port: config.port(), what: "the pool has no memory".to_owned() });
         };
         let chunk = pool.chunk();
-        let layout = UmemConfig {
-            len: (pool.stats().capacity * chunk) as u64,
-            chunk: chunk as u32,
-            // A received frame has at least the headroom of the pool's packets.
-            headroom: pool.headroom().saturating_sub(KERNEL_HEADROOM) as u32,
-            unaligned: !chunk.is_power_of_two(),
-            tx_metadata: metadata,
-        };
+        let mut layout = UmemConfig::new((pool.stats().capacity * chunk) as u64, chunk as u32);
+        // A received frame has at least the headroom of the pool's packets.
+        layout.headroom = pool.headroom().saturating_sub(KERNEL_HEADROOM) as u32;
+        layout.unaligned = !chunk.is_power_of_two();
+        layout.tx_metadata = metadata;
         let shift = chunk.is_power_of_two().then(|| chunk.trailing_zeros());
         let base = region.base().as_ptr().addr();
         Ok(Umem { pool, region, config: layout, own, base, shift })

@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(line(State::Down(NOT_UP.into())).as_deref(), Some(not_up));
         assert_eq!(line(State::Down("no carrier".into())).as_deref(), Some("packet:e0: no carrier"));
         assert_eq!(line(State::Gone("deleted".into())).as_deref(), Some("packet:e0: deleted"));
-        let drops = vec![Drops { reason: "refused", packets: 1 }, Drops { reason: "too-long", packets: 9 }];
+        let drops = vec![Drops::new(DropReason::Refused, 1), Drops::new(DropReason::TooLong, 9)];
         let line = Failure::SentNone { port: "tap:a".into(), drops }.to_string();
         assert!(line.starts_with("tap:a: sent none of 10 packets: 1 refused, 9 too-long (a larger MTU"), "{line}");
     }

@@ -152,14 +152,10 @@ impl<P> HubPorts<P> {
                 part = part.with_tees(slot);
             }
             row.routes.push(part.counters().clone());
-            row.parts.push(RouteMeter {
-                id: RouteId { side: PortSide::A, pair: worker },
-                worker,
-                core: cores.get(worker).copied(),
-                lane: None,
-                counters: part.counters().clone(),
-                samples: part.samples().clone(),
-            });
+            let id = RouteId { side: PortSide::A, pair: worker };
+            let mut meter = RouteMeter::new(id, worker, part.counters().clone(), part.samples().clone());
+            meter.core = cores.get(worker).copied();
+            row.parts.push(meter);
             parts.push(part);
         }
         let gro = parts.iter().filter_map(|part| part.gro().cloned()).collect();

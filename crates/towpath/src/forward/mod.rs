@@ -164,6 +164,7 @@ impl Gso {
 
 /// The classifier of each route. By default all packets pass.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum Verdicts {
     /// All packets pass.
     #[default]
@@ -298,15 +299,11 @@ fn teeable(slots: Vec<Arc<TeeSlot>>, layer: Layer, infos: &[Info]) -> Arc<Teeabl
 
 /// The meter of a port, without its routes.
 fn meter_of<R: RxQueue, T: TxQueue>(info: &Info, queues: &Queues<R, T>, edge: Option<Arc<dyn Edge>>) -> PortMeter {
-    PortMeter {
-        name: info.name.clone(),
-        rx: queues.rx.iter().map(|q| q.counters().clone()).collect(),
-        tx: queues.tx.iter().map(|q| q.counters().clone()).collect(),
-        routes: Vec::new(),
-        parts: Vec::new(),
-        info: Some(info.clone()),
-        edge,
-    }
+    let rx = queues.rx.iter().map(|q| q.counters().clone()).collect();
+    let tx = queues.tx.iter().map(|q| q.counters().clone()).collect();
+    let mut meter = PortMeter::new(info.name.clone(), rx, tx);
+    (meter.info, meter.edge) = (Some(info.clone()), edge);
+    meter
 }
 
 impl Forward {

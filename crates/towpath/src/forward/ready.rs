@@ -152,13 +152,11 @@ fn route_meters(threads: &[(Placement, Work)]) -> Vec<RouteMeter> {
         let core = if let Placement::Core(core) = placement { Some(*core) } else { None };
         // A hub has ports, and no routes.
         let routes = if let Work::Routes(routes) = work { routes.as_slice() } else { &[] };
-        let meters = routes.iter().map(|route| RouteMeter {
-            id: route.id(),
-            worker,
-            core,
-            lane: route.id().pair.checked_sub(LANE_PAIRS),
-            counters: route.counters().clone(),
-            samples: route.samples().clone(),
+        let meters = routes.iter().map(|route| {
+            let (counters, samples) = (route.counters().clone(), route.samples().clone());
+            let mut meter = RouteMeter::new(route.id(), worker, counters, samples);
+            (meter.core, meter.lane) = (core, route.id().pair.checked_sub(LANE_PAIRS));
+            meter
         });
         meters.collect::<Vec<_>>()
     };

@@ -122,6 +122,7 @@ impl std::fmt::Debug for PortControls {
 
 /// The result of a run.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Summary {
     /// All counters, at the end. What the kernel lost around a port is
     /// [`missed`](towpath_packet::Snapshot::missed) of its `rx` and `tx`.

@@ -33,6 +33,7 @@ use crate::vlan::Tag;
 /// Why the dissector stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Stop {
     /// It read all headers: [`Dissected::payload`] is behind the transport header.
     #[default]

@@ -130,7 +130,7 @@ impl Rig {
             }
             self.settle();
         }
-        let Accesses { doorbells, occupancies, fifo_writes, fifo_reads } = self.model.accesses() - before;
+        let Accesses { doorbells, occupancies, fifo_writes, fifo_reads, .. } = self.model.accesses() - before;
         cost.writes = doorbells + fifo_writes;
         cost.reads = occupancies + fifo_reads;
         Ok(cost)

@@ -163,6 +163,7 @@ struct Entry {
 
 /// A neighbour, to be shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Neighbour {
     /// Interface and address.
     pub key: Key,
