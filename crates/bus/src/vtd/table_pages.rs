@@ -45,7 +45,7 @@ impl TablePages {
     pub(super) fn at(&self, n: usize) -> Option<&AtomicU64> {
         let in_bounds = n < self.count;
         let word = self.region.at((self.first + n) * 8, 8).filter(|_| in_bounds)?;
-        // The region was allocated for this type and is private to it, and any bit pattern is a u64.
+        // The region was allocated for this type and is private to it. Any bit pattern is a u64.
         // SAFETY: eight bytes inside the region, at a multiple of eight from its page-aligned base.
         // They live as long as the region, which `self` holds, and this process accesses them only
         // as atomics.

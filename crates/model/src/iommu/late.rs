@@ -88,7 +88,7 @@ impl LateDma {
                 counts.writes += 1;
                 let complement = if what == LateWrite::Scribble { 0xff } else { 0 };
                 let bytes: Vec<_> = bytes.iter().map(|byte| byte ^ complement).collect();
-                // Memory stays in place from its unmapping to the flush of its slot (`Window::map`).
+                // Memory stays in place until the flush of its unmapped slot (`Window::map`).
                 // SAFETY: the translation is still in the IOTLB, so its slot was not flushed since
                 // it was unmapped, and cannot be now: the flush needs the engine's lock, which is
                 // held.
