@@ -7,15 +7,12 @@
 //! atomics. Their heads carry a 32-bit tag that grows with every pop, so that a head that was
 //! popped and pushed back in the meantime (ABA) is noticed.
 
-use super::MAGAZINE;
 use super::recent::Recent;
+use super::{MAGAZINE, NONE};
 use crate::meta::Meta;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
-
-/// No magazine.
-pub(super) const NONE: u32 = u32::MAX;
 
 /// Cores that are distinguished: a bit each in `holders`.
 #[cfg(not(loom))]

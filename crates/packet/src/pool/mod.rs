@@ -47,6 +47,8 @@ use std::sync::Arc;
 
 /// Chunks in a magazine at most; also the natural burst.
 pub(crate) const MAGAZINE: usize = 64;
+/// The index of no magazine.
+const NONE: u32 = u32::MAX;
 
 /// The direction of a cache's packets; each has its own floor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

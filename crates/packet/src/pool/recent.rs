@@ -14,7 +14,7 @@
 //!
 //! Hardware threads of one core count as two.
 
-use super::depot::NONE;
+use super::NONE;
 use crate::sync::{AtomicU32, Ordering};
 
 /// The core of the calling thread.
