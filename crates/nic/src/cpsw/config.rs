@@ -3,6 +3,8 @@
 use super::mdio::MdioAccess;
 use super::soc::{Family, FreeRing, Soc};
 use crate::batching::BatchSize;
+pub use crate::common::option::ConfigError;
+use crate::common::option::within;
 use crate::common::phy::FlowControl;
 use towpath_bus::DmaPolicy;
 
@@ -131,35 +133,33 @@ macro_rules! setters {
 impl Config {
     setters! { soc: Soc, ports: u8, tx_channels: u8, rx_flows: u8, tx_ring: u32, tx_descriptors: u32, rx_ring: u32, max_len: u32, rx_buffers: u8, link: LinkSource, interface: Interface, phys: [u8; 8], mdio: Option<MdioAccess>, flow_control: FlowControl, policy: DmaPolicy, batch: BatchSize, desc_alloc: DescAlloc, singly: bool }
 
-    /// The first field that is out of its range, with its value and the rule.
-    pub(super) fn invalid(&self) -> Option<(&'static str, u64, &'static str)> {
-        let few = |name, n: u8| (!(1..=8).contains(&n)).then_some((name, u64::from(n), "must be from 1 to 8"));
-        let many =
-            |name, n: u32| (!(2..=32_768).contains(&n)).then_some((name, u64::from(n), "must be from 2 to 32768"));
-        few("ports", self.ports)
-            .or(few("tx_channels", self.tx_channels))
-            .or(few("rx_flows", self.rx_flows))
-            .or(many("tx_ring", self.tx_ring))
-            .or(many("tx_descriptors", self.tx_descriptors))
-            .or(many("rx_ring", self.rx_ring))
-            .or((!(64..=9604).contains(&self.max_len)).then_some((
-                "max_len",
-                u64::from(self.max_len),
-                "must be from 64 to 9604",
-            )))
-            .or(self.phys.iter().find(|&&phy| phy > 31).map(|&phy| ("phys", u64::from(phy), "must be from 0 to 31")))
-            .or(self.invalid_chain().map(|rule| ("rx_buffers", u64::from(self.rx_buffers), rule)))
+    /// Checks the fields.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first field that is out of its range, its value and the rule.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        within("ports", self.ports.into(), 1..=8)?;
+        within("tx_channels", self.tx_channels.into(), 1..=8)?;
+        within("rx_flows", self.rx_flows.into(), 1..=8)?;
+        within("tx_ring", self.tx_ring.into(), 2..=32_768)?;
+        within("tx_descriptors", self.tx_descriptors.into(), 2..=32_768)?;
+        within("rx_ring", self.rx_ring.into(), 2..=32_768)?;
+        within("max_len", self.max_len.into(), 64..=9604)?;
+        self.phys.iter().try_for_each(|&phy| within("phys", phy.into(), 0..=31))?;
+        within("rx_buffers", self.rx_buffers.into(), 1..=16)?;
+        self.check_chain()
     }
 
-    fn invalid_chain(&self) -> Option<&'static str> {
+    /// Checks that the rings can hand out chains of `rx_buffers`.
+    fn check_chain(&self) -> Result<(), ConfigError> {
         let pushes_back = self.soc.family == Family::Udma && self.soc.free_ring == FreeRing::Exposed;
-        match self.rx_buffers {
-            1 => None,
-            2..=16 if pushes_back => Some("must be 1 where UDMA takes free descriptors from exposed rings"),
-            2..=16 if u32::from(self.rx_buffers) > self.rx_ring => Some("must not be more than rx_ring"),
-            2..=16 => None,
-            _ => Some("must be from 1 to 16"),
-        }
+        let rule = match u32::from(self.rx_buffers) {
+            0..=1 => return Ok(()),
+            _ if pushes_back => "must be 1 where UDMA takes free descriptors from exposed rings",
+            buffers if buffers > self.rx_ring => "must not be more than rx_ring",
+            _ => return Ok(()),
+        };
+        Err(ConfigError { option: "rx_buffers", value: self.rx_buffers.to_string(), rule: rule.to_owned() })
     }
 
     /// How the PHYs' registers are reached.

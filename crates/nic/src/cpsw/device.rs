@@ -1,6 +1,6 @@
 //! The MAC ports of a device, and the handle of the whole.
 
-use super::config::Config;
+use super::config::{Config, ConfigError};
 use super::error::CpswError;
 use super::host::{ChannelStop, Host};
 use super::link::StartedPort;
@@ -237,10 +237,10 @@ impl<B: Bus> CpswPort<B> {
             channels.push((channel, start.pool.cache(Direction::Tx)?));
         }
         // Frames pass last.
-        let link = host.link(self.number).ok_or(CpswError::Config {
-            field: "port",
-            value: self.number.into(),
-            rule: "must be one of the device's ports",
+        let link = host.link(self.number).ok_or_else(|| ConfigError {
+            option: "port",
+            value: self.number.to_string(),
+            rule: "must be one of the device's ports".to_owned(),
         })?;
         let started = Arc::new(StartedPort::start(link, &host.name, max_len)?);
         let tx = channels.into_iter().map(|(channel, cache)| {

@@ -1,5 +1,6 @@
 //! What keeps the device from being opened or started.
 
+use super::config::ConfigError;
 use towpath_bus::tisci::{Range, Refused};
 use towpath_bus::{BusError, MapError};
 use towpath_packet::PoolError;
@@ -9,15 +10,8 @@ use towpath_packet::PoolError;
 #[non_exhaustive]
 pub enum CpswError {
     /// A field of the configuration is out of its range.
-    #[error("{field} = {value}: {rule}")]
-    Config {
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: u64,
-        /// The rule.
-        rule: &'static str,
-    },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// Firmware has not granted the channels, flows or rings.
     #[error(
         "soc={soc} takes {count} {what} from {start} on, of which firmware grants this host {} from {} on: is it another SoC, or \

@@ -98,9 +98,7 @@ pub(super) struct Host<B: Bus> {
 
 impl<B: Bus> Host<B> {
     pub(super) fn open(bus: B, firmware: Arc<dyn Tisci>, config: Config) -> Result<Host<B>, CpswError> {
-        if let Some((field, value, rule)) = config.invalid() {
-            return Err(CpswError::Config { field, value, rule });
-        }
+        config.check()?;
         let granted = Granted::ask(&*firmware, &config)?;
         let regions = Regions::open(&bus, &config, &granted)?;
         let domain = Domain::new(bus.dma().clone(), config.policy)?;

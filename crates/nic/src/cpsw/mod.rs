@@ -72,7 +72,7 @@ mod tx;
 pub use crate::batching::{BatchSize, Batching};
 pub use crate::common::link::LinkStatus;
 pub use crate::common::phy::FlowControl;
-pub use config::{Config, DescAlloc, Interface, LinkSource};
+pub use config::{Config, ConfigError, DescAlloc, Interface, LinkSource};
 pub use device::{Control, CpswPort, open};
 pub use error::CpswError;
 pub use host::ChannelStop;

@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, Variant, assert_stamps, config, model_config, stamp};
 use towpath_model::cpsw::{self as model, Corruption, Injected};
-use towpath_nic::cpsw::{CpswError, FreeRing, open};
+use towpath_nic::cpsw::{ConfigError, CpswError, FreeRing, open};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Backing, Batch, Packet, Pool, PoolConfig};
 
@@ -156,7 +156,7 @@ fn an_exposed_ring_of_udma_takes_no_chains() {
     let config = config(Variant::Udma, 1).rx_buffers(2);
     assert_eq!(config.soc.free_ring, FreeRing::Exposed);
     let error = open(model.bus(), std::sync::Arc::new(model.firmware()), config).unwrap_err();
-    assert!(matches!(error, CpswError::Config { field: "rx_buffers", .. }), "{error}");
+    assert!(matches!(error, CpswError::Config(ConfigError { option: "rx_buffers", .. })), "{error}");
 }
 
 #[test]
