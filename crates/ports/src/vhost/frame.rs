@@ -9,17 +9,17 @@
 //!
 //! The header is read once. What it asks for is checked against bytes that were copied.
 //!
-//! Chains are taken in groups, and the first lines of their frames prefetched: the guest wrote them
-//! on another core. While the frames of one group are copied, those of the next one are on their
-//! way.
+//! Chains of one buffer are taken in [groups](Group). While the frames of one group are copied,
+//! those of the next one are on their way.
 
+use super::group::Group;
 use super::pages::Pages;
 use super::ring::Ring;
 use crate::copy_plan::{CopyPlan, SinglePiece};
 use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::vnet::{self, DATA_VALID, MAX_SUPER_HEADERS, NEEDS_CSUM, VnetHeader};
 use towpath_packet::{Batch, Buf, Cache, Offloads, Packet, UntrustedBytes};
-use towpath_virtio::{Device, Piece, RegionPlace, Regions, RingError, Single, Token};
+use towpath_virtio::{Device, Piece, RegionPlace, Regions, RingError, Token};
 use towpath_wire::virtio_net::feature;
 
 /// Sums of a burst.
@@ -41,10 +41,6 @@ const MAX_PAGES: usize = 64;
 /// Chains of a burst, of which some may be no frames: a guest that sends none of use must not take
 /// the time of others.
 const MAX_CHAINS: usize = 2 * Batch::<64>::CAPACITY;
-/// Chains of a group.
-const GROUP: usize = 8;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Why a burst ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,48 +69,6 @@ pub(super) struct Burst<'a> {
     pub(super) totals: Totals,
     header_len: usize,
     acked: Offloads,
-}
-
-/// Chains of one buffer that were taken, whose frames are on their way to this core.
-struct Group<'a> {
-    singles: [Single<RegionPlace>; GROUP],
-    views: [Option<UntrustedBytes<'a>>; GROUP],
-    len: usize,
-}
-
-impl<'a> Group<'a> {
-    fn new() -> Group<'a> {
-        let vacant = Single::vacant(RegionPlace { region: 0, offset: 0 });
-        Group { singles: [vacant; GROUP], views: [None; GROUP], len: 0 }
-    }
-
-    /// Takes up to `room` chains in place of those before.
-    #[inline]
-    fn take(&mut self, memory: &'a Regions, device: &mut Device, room: usize) {
-        let most = room.min(GROUP);
-        self.len = if most > 0 { device.take_singles(memory, false, &mut self.singles[..most]) } else { 0 };
-        for (single, view) in self.singles[..self.len].iter().zip(&mut self.views) {
-            *view = memory.bytes(single.piece);
-            view.iter().for_each(prefetch);
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.len == GROUP
-    }
-
-    fn singles(&self) -> &[Single<RegionPlace>] {
-        self.singles.get(..self.len).unwrap_or_default()
-    }
-
-    /// Makes the last `n` chains available again.
-    #[cold]
-    fn untake(&mut self, n: usize, device: &mut Device) {
-        for single in self.singles().iter().rev().take(n) {
-            let _ = device.untake(single.token());
-        }
-        self.len = self.len.saturating_sub(n);
-    }
 }
 
 /// The chain of a frame.
@@ -150,11 +104,11 @@ impl<'a> Burst<'a> {
         let mut chains = 0;
         loop {
             // A group that is not full has met the end, a chain of another shape, or the last room.
-            let more = (group.len == 0 || group.is_full()) && chains < MAX_CHAINS;
-            next.take(memory, device, if more { out.room() - group.len } else { 0 });
-            chains += next.len;
+            let more = (group.is_empty() || group.is_full()) && chains < MAX_CHAINS;
+            next.take(memory, device, if more { out.room() - group.len() } else { 0 });
+            chains += next.len();
             // There is a head for each frame of the group.
-            let surplus = group.len + next.len - self.heads_for(group.len + next.len);
+            let surplus = group.len() + next.len() - self.heads_for(group.len() + next.len());
             if surplus > 0 {
                 next.untake(surplus, device);
             }
@@ -164,7 +118,7 @@ impl<'a> Burst<'a> {
                 self.copy_all(memory, pages, group, device, out);
                 return Ok(End::NoHead);
             }
-            if group.len > 0 {
+            if !group.is_empty() {
                 continue;
             }
             if out.room() == 0 || chains >= MAX_CHAINS {
@@ -194,7 +148,7 @@ impl<'a> Burst<'a> {
         let singles = group.singles();
         let (mut first, mut at) = (0, 0);
         while let Some(single) = singles.get(at) {
-            if let Some(packet) = group.views.get(at).and_then(|view| self.copy_short((*view)?)) {
+            if let Some(packet) = group.view(at).and_then(|view| self.copy_short(view)) {
                 self.push(packet, out);
             } else {
                 device.add_used_all(singles[first..at].iter().map(|short| (short.token(), 0)));
@@ -448,13 +402,6 @@ impl InChain<'_> {
 #[inline]
 fn asks_nothing(header: [u8; VnetHeader::LEN]) -> bool {
     header[0] & (NEEDS_CSUM | DATA_VALID) == 0 && header[1] == 0
-}
-
-/// Prefetches the header and the first bytes of a frame in one piece.
-#[inline]
-fn prefetch(bytes: &UntrustedBytes<'_>) {
-    bytes.prefetch(0);
-    bytes.prefetch(LINE);
 }
 
 /// What frames of the guest may ask for.

@@ -38,6 +38,7 @@
 //! | `pages` | the guest's buffers that packets refer to |
 //! | `rx` | [`VhostRx`]: the guest's transmit ring |
 //! | `frame` | a chain of it, as a packet |
+//! | `group` | chains that were taken ahead, with their frames prefetched |
 //! | `tx` | [`VhostTx`]: the guest's receive ring |
 //! | `events` | counts of all rings |
 //!
@@ -57,6 +58,7 @@ mod dirty_log;
 mod events;
 mod features;
 mod frame;
+mod group;
 mod in_flight_record;
 mod memory;
 mod pages;
