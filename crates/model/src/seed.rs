@@ -1,21 +1,18 @@
 //! Reproducible random numbers.
 
-/// SplitMix64 (Steele, Lea, Flood,
-/// ["Fast splittable pseudorandom number generators"](https://doi.org/10.1145/2714064.2660195)):
-/// one addition and a mix per number.
+use towpath_wire::hash::SplitMix64;
+
+/// Random numbers, as faults and delays take them.
 #[derive(Debug, Clone)]
-pub(crate) struct Seed(u64);
+pub(crate) struct Seed(SplitMix64);
 
 impl Seed {
     pub(crate) fn new(seed: u64) -> Seed {
-        Seed(seed)
+        Seed(SplitMix64::new(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0.next_u64()
     }
 
     /// A number below `n`; 0 if `n` is 0.

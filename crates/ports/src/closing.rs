@@ -18,10 +18,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use towpath_sys::closer::{self, Closing, Descriptors};
-use towpath_sys::seqpacket;
+use towpath_sys::{lock, seqpacket};
 
 /// Processes with descriptors of one user that were examined and are not closed yet.
 const MAX_EXAMINED: usize = 4;
@@ -73,10 +73,6 @@ struct Examined {
     uid: u32,
     since: Instant,
     process: Closing,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Closer {

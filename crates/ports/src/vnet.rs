@@ -1,12 +1,12 @@
 //! The virtio-net header of a [`Packet`]: [`towpath_packet::vnet`], and for packets whose bytes
 //! another process can write.
 
-use crate::kernel::rx_buffers::MAX_PACKET;
 // Also for guests: a super-packet of an untrusted owner has no longer headers.
 pub(crate) use towpath_client::protocol::MAX_SUPER_HEADERS;
 use towpath_gro as gro;
 pub use towpath_packet::vnet::*;
 use towpath_packet::{Checksum, Gso, Packet};
+use towpath_wire::ethernet::MAX_PACKET;
 
 /// What [`apply_untrusted`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,6 +34,7 @@
 //!   rights       restrict     capabilities, Landlock, seccomp and no_new_privs of threads that run
 //!                threads      the threads of this process at a moment
 //!                sigsys       system calls that a seccomp filter refused, counted
+//!   locks        mutex        a lock that a panic does not poison
 //!   sync         the loom switch: atomics, locks and events, or loom's
 //! ```
 //!
@@ -58,6 +59,7 @@ pub mod memfd;
 pub mod memory_limit;
 pub mod mmap;
 pub mod mmsg;
+mod mutex;
 pub mod netdev;
 pub mod netdev_genl;
 mod netlink;
@@ -85,6 +87,7 @@ pub use aio::Signaller;
 pub use epoll::Epoll;
 pub use event::EventFd;
 pub use mmap::Mmap;
+pub use mutex::lock;
 pub use timer::Timer;
 
 use std::io;

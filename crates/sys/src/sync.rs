@@ -5,9 +5,11 @@
 //! every access.
 
 #[cfg(loom)]
-pub use self::modelled::{EventFd, ExchangeBool};
+pub use self::modelled::{EventFd, ExchangeBool, lock};
 #[cfg(not(loom))]
 pub use crate::event::EventFd;
+#[cfg(not(loom))]
+pub use crate::mutex::lock;
 #[cfg(loom)]
 pub use loom::sync::{
     Arc, Mutex, MutexGuard,
@@ -36,9 +38,15 @@ pub fn model(f: impl Fn() + Sync + Send + 'static) {
 #[cfg(loom)]
 mod modelled {
     use super::Ordering;
-    use loom::sync::{Mutex, Notify};
+    use loom::sync::{Mutex, MutexGuard, Notify};
     use std::io;
     use std::os::fd::RawFd;
+    use std::sync::PoisonError;
+
+    /// As [`crate::lock`], of loom's mutexes.
+    pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// Loom's `AtomicBool`, whose store is an exchange. Loom orders a plain store both before and
     /// after another thread's exchange, for different readers, which no modification order allows.

@@ -31,6 +31,9 @@ pub fn parse_mac(text: &str) -> Option<Mac> {
 /// All stations.
 pub const BROADCAST: Mac = [0xff; 6];
 
+/// Bytes of the longest packet: 65535 of IP behind an Ethernet header and two tags.
+pub const MAX_PACKET: usize = 65535 + HEADER_LEN + 2 * crate::vlan::HEADER_LEN;
+
 /// Ethertypes (IANA "IEEE 802 Numbers"). Below [`MIN`](ethertype::MIN) the field is a length
 /// (IEEE 802.3 LLC frames).
 pub mod ethertype {

@@ -15,7 +15,7 @@
 //! | you look for | module |
 //! |---|---|
 //! | offsets, tags and flow of a frame | [`dissect`](mod@dissect) |
-//! | RSS, Toeplitz, symmetric flow hash | [`hash`] |
+//! | RSS, Toeplitz, symmetric flow hash; repeatable random numbers | [`hash`] |
 //! | fields of link headers | [`ethernet`], [`vlan`], [`arp`] |
 //! | fields of IP and transport headers | [`ip`], [`ipv4`], [`ipv6`], [`tcp`], [`udp`], [`icmp`] |
 //! | tunnels | [`vxlan`], [`geneve`], [`gre`] |

@@ -21,7 +21,8 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
+use towpath_sys::lock;
 use towpath_sys::mmap::page_size;
 
 /// Huge pages of this size are mapped as one: IOVA and memory are congruent modulo it.
@@ -52,10 +53,6 @@ unsafe impl Sync for AddressSpace {}
 
 /// The address spaces of this process, by group.
 static OPEN: Mutex<Vec<(u32, Weak<AddressSpace>)>> = Mutex::new(Vec::new());
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The open address space of a group, or a new one.
 fn open_shared(

@@ -5,7 +5,7 @@ use super::queue::Invalidation;
 use super::registers::SourceId;
 use super::table_pages::{PER_PAGE, TablePages};
 use super::tables::PageTables;
-use super::unit::{Unit, UnitInner, lock};
+use super::unit::{Unit, UnitInner};
 use crate::bus::BusError;
 use crate::dma::{Access, Iova, MapError};
 use crate::iova::IovaAllocator;
@@ -13,6 +13,7 @@ use crate::mmio::Mmio;
 use std::ops::{Range, RangeInclusive};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
+use towpath_sys::lock;
 
 /// A device's address space: the device reaches only the memory that is mapped here. A clone is
 /// another handle. When the last handle and the last window are dropped, the device reaches

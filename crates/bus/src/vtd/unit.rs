@@ -13,8 +13,9 @@ use crate::dma::MapError;
 use crate::mmio::Mmio;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use towpath_sys::lock;
 
 /// The time limit of a command.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -257,10 +258,6 @@ fn store(table: &TablePages, index: usize, word: u64) {
         // are complete when the unit reads it.
         at.store(word, Ordering::Release);
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

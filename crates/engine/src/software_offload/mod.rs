@@ -17,9 +17,8 @@ use std::sync::Arc;
 use towpath_gro as gro;
 use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
 use towpath_wire::checksum::Accumulator;
+use towpath_wire::ethernet::MAX_PACKET;
 
-/// Longest packet: the largest IP length behind Ethernet and two tags.
-const MAX_PACKET: usize = 65535 + 14 + 8;
 /// Ethernet addresses: the bytes in front of a VLAN tag.
 const MAC_ADDRESSES: usize = 12;
 const TAG_LEN: usize = towpath_wire::vlan::HEADER_LEN;

@@ -14,9 +14,8 @@
 
 use towpath_packet::port::PortError;
 use towpath_packet::{Backing, Cache, Direction, Packet, Pool, PoolConfig};
+use towpath_wire::ethernet::MAX_PACKET;
 
-/// Bytes of the longest packet that Linux hands over: 65535 of IP, an Ethernet header, two tags.
-pub(crate) const MAX_PACKET: usize = 65535 + 14 + 8;
 /// Bytes of a tail: the largest chunk that a pool makes.
 const TAIL: usize = 65472;
 /// Tails of a queue: 2 MiB, a burst of super-packets that stays in the second-level cache until it

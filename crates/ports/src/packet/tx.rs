@@ -2,7 +2,6 @@
 
 use crate::kernel::edge::EdgeGuard;
 use crate::kernel::link::{LinkWatch, down, gone};
-use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::kernel::without_refused;
 use crate::vnet::{self, VnetHeader};
 use std::io;
@@ -15,6 +14,7 @@ use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, Of
 use towpath_sys::af_packet::Socket;
 use towpath_sys::mmsg::{MESSAGES, Sender};
 use towpath_sys::netdev::LinkState;
+use towpath_wire::ethernet::MAX_PACKET;
 
 /// Shortest Ethernet frame that the kernel accepts: its header.
 const MIN_FRAME: usize = 14;

@@ -3,7 +3,7 @@
 use super::device::TunDevice;
 use crate::kernel::edge::EdgeGuard;
 use crate::kernel::link::{LinkWatch, down, gone, passed};
-use crate::kernel::rx_buffers::{MAX_PACKET, RxBuffers, RxSlot};
+use crate::kernel::rx_buffers::{RxBuffers, RxSlot};
 use crate::vnet::{self, VnetHeader};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use towpath_packet::port::{PortError, RxMemory, RxQueue, State, Wake};
 use towpath_packet::{Batch, Counters, DropReason, Missed, Offloads, Pool};
 use towpath_sys::netdev::LinkState;
+use towpath_wire::ethernet::MAX_PACKET;
 
 /// A receive queue of a TUN/TAP port.
 #[derive(Debug)]

@@ -6,7 +6,6 @@ use super::config::Kind;
 use super::device::TunDevice;
 use crate::kernel::edge::EdgeGuard;
 use crate::kernel::link::{LinkWatch, down, gone, passed};
-use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::kernel::without_refused;
 use std::fs::File;
 use std::io;
@@ -19,6 +18,7 @@ use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, MA
 use towpath_sys::netdev::LinkState;
 use towpath_sys::tun;
 use towpath_sys::uio::Gather;
+use towpath_wire::ethernet::MAX_PACKET;
 
 /// Shortest Ethernet frame that the kernel accepts: its header.
 const MIN_FRAME: usize = 14;

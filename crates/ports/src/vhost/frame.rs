@@ -16,10 +16,10 @@ use super::group::Group;
 use super::pages::Pages;
 use super::ring::Ring;
 use crate::copy_plan::{CopyPlan, SinglePiece};
-use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::vnet::{self, DATA_VALID, MAX_SUPER_HEADERS, NEEDS_CSUM, VnetHeader};
 use towpath_packet::{Batch, Buf, Cache, Offloads, Packet, UntrustedBytes};
 use towpath_virtio::{Device, Piece, RegionPlace, Regions, RingError, Token};
+use towpath_wire::ethernet::MAX_PACKET;
 use towpath_wire::virtio_net::feature;
 
 /// Sums of a burst.

@@ -10,13 +10,13 @@
 //! in the batch, and the chains in the ring.
 
 use super::ring::{DirtyLog, Ring, RingSlot};
-use crate::kernel::rx_buffers::MAX_PACKET;
 use crate::vnet::{self, DATA_VALID, VnetHeader};
 use std::sync::Arc;
 use towpath_engine::software_offload::needs_software;
 use towpath_packet::port::{State, TxQueue};
 use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet, UntrustedBytes};
 use towpath_virtio::{Piece, RegionPlace, Regions, RingError, Single, Token};
+use towpath_wire::ethernet::MAX_PACKET;
 use towpath_wire::virtio_net::feature;
 
 /// Bytes of the shortest frame: an Ethernet header.

@@ -43,7 +43,7 @@ use crate::any::AnyPort;
 use encode::Encoder;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath_engine::idle::Idle;
@@ -52,6 +52,7 @@ use towpath_engine::tee::{TeeGuard, TeeReader, TeeRx, TeeSlot, TeeSlots};
 use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
 use towpath_packet::port::{Layer, Needs, Port, Queues, Start, State, TxQueue};
 use towpath_packet::{Backing, Counters, Direction, Offloads, Pool, PoolConfig};
+use towpath_sys::lock;
 
 /// Buffers of a tee to a port.
 const BUFFERS: usize = 4096;
@@ -105,10 +106,6 @@ struct TeeShared {
     written: AtomicU64,
     guard: Mutex<TeeGuard>,
     failure: Mutex<Option<String>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl TeeShared {

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 use towpath_engine::tee::TeeReader;
+use towpath_sys::lock;
 use towpath_sys::poll::{is_shut, wait_writable};
 
 /// Bytes of one write.
@@ -60,7 +61,7 @@ impl Writer<'_> {
                 reader.wait(None);
             }
         }
-        let counts = super::lock(&self.shared.guard).counts();
+        let counts = lock(&self.shared.guard).counts();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         encoder.trailer(&mut buffer, now.as_nanos() as u64, counts.matched, counts.missed);
         self.write(&mut buffer)

@@ -7,6 +7,7 @@ use crate::vtd::phys_memory::IdentityMemory;
 use crate::vtd::registers::{IQA, PPF, VER};
 use crate::vtd::window::SlotWindow;
 use std::collections::HashMap;
+use std::sync::MutexGuard;
 use std::time::Instant;
 use towpath_packet::{Backing, Region};
 

@@ -10,13 +10,13 @@ use super::{RouterRoute, StartError};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use towpath_engine::router::neighbour::{Key, Outcome, State};
 use towpath_engine::router::{Action, Hop};
 use towpath_nexthop::{ListedKind, ListedRoute, NextHops, Table};
-use towpath_sys::netns;
+use towpath_sys::{lock, netns};
 
 /// Time between two looks at the snapshot.
 const LOOK: Duration = Duration::from_millis(10);
@@ -31,10 +31,6 @@ pub(super) struct Mirror {
 
 /// The indices of control ports, by the number of their interfaces.
 type Indices = Vec<Option<u32>>;
-
-fn lock(follower: &Mutex<Follower>) -> MutexGuard<'_, Follower> {
-    follower.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Mirror {
     pub(super) fn start(shared: &Arc<RouterShared>, namespace: Option<&str>) -> Result<Mirror, StartError> {
