@@ -7,9 +7,8 @@
 
 use towpath_packet::Packet;
 use towpath_packet::port::Layer;
+use towpath_wire::ethernet;
 
-/// Length of an Ethernet header.
-const ETHERNET: usize = 14;
 /// Protocols that begin with two ports.
 const PORTS: [u8; 2] = [6, 17];
 
@@ -20,7 +19,7 @@ const PORTS: [u8; 2] = [6, 17];
 #[inline]
 pub fn reflect(packet: &mut Packet, layer: Layer) -> bool {
     match layer {
-        Layer::Ethernet | Layer::Any => packet.make_linear(ETHERNET).is_ok() && swap(packet, 0, 6),
+        Layer::Ethernet | Layer::Any => packet.make_linear(ethernet::HEADER_LEN).is_ok() && swap(packet, 0, 6),
         Layer::Ip => reflect_ip(packet),
     }
 }

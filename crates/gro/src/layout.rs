@@ -165,7 +165,7 @@ pub(crate) struct Hint {
 #[inline]
 pub(crate) fn plain(b: &[u8], link: LinkKind) -> Option<Layout> {
     let l3 = match link {
-        LinkKind::Ethernet => 14,
+        LinkKind::Ethernet => towpath_wire::ethernet::HEADER_LEN,
         LinkKind::Ip => 0,
     };
     let h: &[u8; 20] = array(b, l3)?;

@@ -12,6 +12,7 @@
 use crate::bytes::{array, array_mut, be32};
 use crate::layout::Layout;
 use crate::shape::Shape;
+use towpath_wire::{ethernet, ipv6};
 
 /// The predicted header; without a shape its fields, and the layout.
 #[derive(Clone, Copy)]
@@ -55,7 +56,7 @@ impl Fields {
 
 impl Expected {
     /// The longest header that has a shape: Ethernet, IPv6, TCP with timestamps.
-    const LEN: usize = 14 + 40 + 32;
+    const LEN: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + 32;
     /// The header of no packet.
     pub(crate) const NONE: Self = Self([0; Self::LEN]);
 

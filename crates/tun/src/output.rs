@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 use towpath_gro::{Checksums, LinkKind, Offload, Segment, Sink, Split};
 use towpath_sys::uio::{Gather, IoVec, Pieces};
+use towpath_wire::ethernet;
 
 /// Counters of a [`Writer`](crate::Writer), which balance:
 ///
@@ -302,7 +303,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, T: Transmit> Output<B, T> {
 fn is_packet(link: LinkKind, head: &[u8], len: usize) -> bool {
     match link {
         LinkKind::Ip => head.first().is_some_and(|byte| matches!(byte >> 4, 4 | 6)),
-        LinkKind::Ethernet => len >= 14,
+        LinkKind::Ethernet => len >= ethernet::HEADER_LEN,
     }
 }
 

@@ -12,10 +12,11 @@ use std::time::Duration;
 use towpath_gro::{Checksums, GsoError, LinkKind, Offload, SplitWhole, complete_checksum};
 use towpath_sys::uio::{Gather, Pieces};
 use towpath_sys::{poll, tun};
+use towpath_wire::{ethernet, vlan};
 
 /// A buffer for [`Queue::read`] that holds every packet: the largest IP packet, an Ethernet header
 /// and a VLAN tag.
-pub const READ_SIZE: usize = 65535 + 14 + 4;
+pub const READ_SIZE: usize = 65535 + ethernet::HEADER_LEN + vlan::HEADER_LEN;
 
 /// The packets of a super-packet, written one by one into buffers of the caller.
 pub type Segments<'a> = SplitWhole<'a>;

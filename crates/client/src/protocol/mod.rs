@@ -112,6 +112,7 @@ pub use hello::Hello;
 pub use statistics::{Statistic, Statistics};
 
 use towpath_packet::xsk_ring::Layout;
+use towpath_wire::ethernet;
 use towpath_wire::offload::MAX_UDP_SEGMENTS;
 use towpath_wire::virtio_net::VnetHeader;
 
@@ -124,7 +125,7 @@ pub const GOODBYE: u8 = 0xbe;
 /// Longest text of rules, in bytes.
 pub const MAX_RULES: usize = 4096;
 /// Bytes of the shortest packet: an Ethernet header.
-pub const SHORTEST: u32 = 14;
+pub const SHORTEST: u32 = ethernet::HEADER_LEN as u32;
 /// Pieces that a packet may have.
 pub const MAX_PIECES: usize = 18;
 /// Pieces that a super-packet may have. The datapath segments one that would be received in more.

@@ -38,11 +38,12 @@ use std::time::Instant;
 use storm::{FloodKind, StormControl};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, DropReason, Packet, Vlan};
+use towpath_wire::ethernet;
+use towpath_wire::vlan::HEADER_LEN as TAG_LEN;
 use vlan::Membership;
 
-/// Bytes of an Ethernet header, and of one with a tag.
-const HEADER: usize = 14;
-const TAGGED_HEADER: usize = 18;
+/// Bytes of an Ethernet header with a tag.
+const TAGGED_HEADER: usize = ethernet::HEADER_LEN + TAG_LEN;
 /// The bit of a group address in its 48 bits.
 const GROUP: u64 = 1 << 40;
 const BROADCAST: u64 = 0xffff_ffff_ffff;
@@ -175,7 +176,7 @@ pub struct Bridge {
 
 /// The addresses, and the type behind them, in the first 14 bytes.
 #[inline]
-fn addresses(header: &[u8; HEADER]) -> (u64, u64, u64) {
+fn addresses(header: &[u8; ethernet::HEADER_LEN]) -> (u64, u64, u64) {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = *header;
     let destination = u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 16;
     let source_and_type = u64::from_be_bytes([g, h, i, j, k, l, m, n]);
@@ -219,7 +220,7 @@ impl Bridge {
         packet: &mut Packet,
         ports: &mut Ports<R, T, PortState>,
     ) -> Result<(), DropReason> {
-        if packet.len() < HEADER {
+        if packet.len() < ethernet::HEADER_LEN {
             return Err(DropReason::Malformed);
         }
         let has_head = ports.cache(ingress).is_some_and(|cache| cache.ensure_head(packet));
@@ -454,10 +455,10 @@ fn classify(member: &Membership, packet: &mut Packet, ethertype: u64) -> Option<
         None => {}
     }
     let bytes = packet.linear_mut();
-    let &[high, low] = bytes.get(HEADER..HEADER + 2)?.first_chunk()?;
+    let &[high, low] = bytes.get(ethernet::HEADER_LEN..ethernet::HEADER_LEN + 2)?.first_chunk()?;
     let tci = member.classify(Some(u16::from_be_bytes([high, low])))?;
-    bytes.copy_within(..HEADER - 2, TAGGED_HEADER - HEADER);
-    packet.pull_front(TAGGED_HEADER - HEADER).then_some(tci)
+    bytes.copy_within(..ethernet::HEADER_LEN - 2, TAGGED_HEADER - ethernet::HEADER_LEN);
+    packet.pull_front(TAGGED_HEADER - ethernet::HEADER_LEN).then_some(tci)
 }
 
 impl Switch for Bridge {

@@ -8,7 +8,7 @@ use super::ast::{Arith, Dir, Expr, Primitive, Proto};
 use super::program::{ACCEPT, Compare, Load, Op, Program, REJECT, STACK, Step, Test};
 use std::net::Ipv6Addr;
 use towpath_wire::LinkKind;
-use towpath_wire::ethernet::{Mac, ethertype};
+use towpath_wire::ethernet::{HEADER_LEN, Mac, ethertype};
 use towpath_wire::ip::protocol;
 
 /// Largest length of an 802.3 frame; larger numbers are types.
@@ -84,8 +84,12 @@ fn never() -> Cond {
 /// What no packet of such a link has, or a computation that holds too many values.
 pub(super) fn compile(text: &str, expr: &Expr, link: LinkKind) -> Result<Program, FilterError> {
     let ethernet = link == LinkKind::Ethernet;
-    let mut compiler =
-        Compiler { text, link_type: ethernet.then_some(12), payload: if ethernet { 14 } else { 0 }, ops: Vec::new() };
+    let mut compiler = Compiler {
+        text,
+        link_type: ethernet.then_some(12),
+        payload: if ethernet { HEADER_LEN as u32 } else { 0 },
+        ops: Vec::new(),
+    };
     let cond = compiler.expr(expr)?;
     let mut steps = Vec::new();
     let start = emit(&cond, ACCEPT, REJECT, &mut steps);

@@ -62,12 +62,10 @@ use std::time::Instant;
 use towpath_packet::port::{RxQueue, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, DropReason, Packet};
 use towpath_wire::LinkKind;
-use towpath_wire::ethernet::{Mac, ethertype};
+use towpath_wire::ethernet::{self, Mac, ethertype};
 
-/// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
 /// Longest packet: the largest IP length behind an Ethernet header.
-const MAX_FRAME: usize = 65_535 + 40 + ETHERNET;
+const MAX_FRAME: usize = 65_535 + 40 + ethernet::HEADER_LEN;
 /// The first byte of a plain IPv4 header.
 const PLAIN_V4: u8 = 0x45;
 
@@ -177,12 +175,12 @@ impl Router {
     #[inline]
     fn decide(&self, fib: &Fib, own: u64, packet: &Packet) -> Decision {
         let linear = packet.linear();
-        let Some((header, ip)) = linear.split_first_chunk::<ETHERNET>() else { return Decision::Slow };
+        let Some((header, ip)) = linear.split_first_chunk::<{ ethernet::HEADER_LEN }>() else { return Decision::Slow };
         let [a, b, c, d, e, f, .., x, y] = *header;
         if u64::from_be_bytes([0, 0, a, b, c, d, e, f]) != own || packet.vlan().is_some() {
             return Decision::Slow;
         }
-        let frame_len = packet.len() - ETHERNET;
+        let frame_len = packet.len() - ethernet::HEADER_LEN;
         let kind = u16::from_be_bytes([x, y]);
         let (answer, dst, len) = if kind == ethertype::IPV4 && ip.first() == Some(&PLAIN_V4) {
             let Ok(v4) = check4(ip, frame_len) else { return Decision::Slow };
@@ -229,7 +227,7 @@ impl Router {
         dst: IpAddr,
         turn: &mut Turn<'_, R, T>,
     ) {
-        if let Some(ip) = packet.linear_mut().get_mut(ETHERNET..) {
+        if let Some(ip) = packet.linear_mut().get_mut(ethernet::HEADER_LEN..) {
             match dst {
                 IpAddr::V4(_) => ip::decrease4(ip),
                 IpAddr::V6(_) => ip::decrease6(ip),
@@ -266,7 +264,9 @@ impl Router {
 fn longest(packet: &Packet, len: u32) -> u32 {
     match packet.gso() {
         None => len,
-        Some(gso) => u32::from(gso.hdr_len) + u32::from(gso.size) - (ETHERNET as u32).min(gso.hdr_len.into()),
+        Some(gso) => {
+            u32::from(gso.hdr_len) + u32::from(gso.size) - (ethernet::HEADER_LEN as u32).min(gso.hdr_len.into())
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::fragment::{pieces, write_header};
 use super::icmp::{self, MAX_ERROR, Problem, answerable};
 use super::ip::{self, Refusal, V4, V6, is_group, upper6};
 use super::neighbour::{Discovery, MAX_MESSAGE, Outcome, Solicitation};
-use super::{ETHERNET, Router, Turn, longest, mac_number, transmit};
+use super::{Router, Turn, longest, mac_number, transmit};
 use std::net::{IpAddr, Ipv6Addr};
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Batch, DropReason, Offloads, Packet};
@@ -17,7 +17,7 @@ use towpath_wire::ip::protocol;
 const CONTIGUOUS: usize = 1514;
 /// Bytes without which no decision is possible: the longest IPv4 header, or a short chain of
 /// IPv6's.
-const HEADERS: usize = ETHERNET + 60;
+const HEADERS: usize = ethernet::HEADER_LEN + 60;
 
 /// A packet on the slow path, and what is known of it.
 struct Seen {
@@ -37,7 +37,7 @@ impl Router {
         if let Some(reason) = refused {
             return turn.ports.drop(turn.ingress, reason, packet);
         }
-        let Some(header) = packet.linear().first_chunk::<ETHERNET>() else {
+        let Some(header) = packet.linear().first_chunk::<{ ethernet::HEADER_LEN }>() else {
             return turn.ports.drop(turn.ingress, DropReason::Malformed, packet);
         };
         let [a, b, c, d, e, f, .., x, y] = *header;
@@ -68,7 +68,7 @@ impl Router {
         if packet.make_linear(len.min(CONTIGUOUS).min(most)).is_err() || packet.linear().len() < len.min(HEADERS) {
             return Err(DropReason::NoBuffer);
         }
-        if len < ETHERNET { Err(DropReason::Malformed) } else { Ok(()) }
+        if len < ethernet::HEADER_LEN { Err(DropReason::Malformed) } else { Ok(()) }
     }
 
     /// Hands a packet to the control port of its interface, or drops it.
@@ -80,12 +80,12 @@ impl Router {
     }
 
     fn v4<R: RxQueue, T: TxQueue>(&mut self, mut seen: Seen, turn: &mut Turn<'_, R, T>) {
-        let len = seen.packet.len() - ETHERNET;
-        let v4 = match ip::check4(seen.packet.linear().get(ETHERNET..).unwrap_or_default(), len) {
+        let len = seen.packet.len() - ethernet::HEADER_LEN;
+        let v4 = match ip::check4(seen.packet.linear().get(ethernet::HEADER_LEN..).unwrap_or_default(), len) {
             Ok(v4) => v4,
             Err(refusal) => return self.refuse(seen, refusal, turn),
         };
-        seen.packet.truncate(ETHERNET + usize::from(v4.total_len));
+        seen.packet.truncate(ethernet::HEADER_LEN + usize::from(v4.total_len));
         let dst = IpAddr::V4(v4.dst);
         // Another station with an address of the router, or a packet that came back.
         if turn.fib.is_local(v4.src.into()) {
@@ -119,7 +119,10 @@ impl Router {
         }
         if let Some(at) = v4.options.record_route
             && let Some(own) = turn.fib.source4(next_hop, v4.dst)
-            && let Some(header) = seen.packet.linear_mut().get_mut(ETHERNET..ETHERNET + usize::from(v4.header_len))
+            && let Some(header) = seen
+                .packet
+                .linear_mut()
+                .get_mut(ethernet::HEADER_LEN..ethernet::HEADER_LEN + usize::from(v4.header_len))
         {
             ip::record_route(header, at, own);
         }
@@ -160,13 +163,13 @@ impl Router {
         turn: &mut Turn<'_, R, T>,
     ) {
         let len = packet.len();
-        if len - ETHERNET <= next_hop.mtu as usize {
+        if len - ethernet::HEADER_LEN <= next_hop.mtu as usize {
             return self.send(packet, next_hop, dst, turn);
         }
         let mut scratch = std::mem::take(&mut self.scratch);
-        let header_len = packet.linear().get(ETHERNET).map_or(0, |first| usize::from(first & 15) * 4);
+        let header_len = packet.linear().get(ethernet::HEADER_LEN).map_or(0, |first| usize::from(first & 15) * 4);
         packet.copy_to(0, scratch.get_mut(..len).unwrap_or_default());
-        let front = ETHERNET + header_len;
+        let front = ethernet::HEADER_LEN + header_len;
         let payload = scratch.get(front..len).unwrap_or_default();
         let made = pieces(header_len, payload.len(), next_hop.mtu as usize);
         let mut fragments = 0;
@@ -176,7 +179,7 @@ impl Router {
             let mut frame = [0; HEADERS];
             let Some(header) = frame.get_mut(..front) else { break };
             header.copy_from_slice(scratch.get(..front).unwrap_or_default());
-            write_header(header.get_mut(ETHERNET..).unwrap_or_default(), piece, more);
+            write_header(header.get_mut(ethernet::HEADER_LEN..).unwrap_or_default(), piece, more);
             fragments += 1;
             match join(self.software.cache(), header, part) {
                 Some(fragment) => self.send(fragment, next_hop, dst, turn),
@@ -192,12 +195,12 @@ impl Router {
     }
 
     fn v6<R: RxQueue, T: TxQueue>(&mut self, mut seen: Seen, turn: &mut Turn<'_, R, T>) {
-        let len = seen.packet.len() - ETHERNET;
-        let v6 = match ip::check6(seen.packet.linear().get(ETHERNET..).unwrap_or_default(), len) {
+        let len = seen.packet.len() - ethernet::HEADER_LEN;
+        let v6 = match ip::check6(seen.packet.linear().get(ethernet::HEADER_LEN..).unwrap_or_default(), len) {
             Ok(v6) => v6,
             Err(refusal) => return self.refuse(seen, refusal, turn),
         };
-        seen.packet.truncate(ETHERNET + v6.total_len as usize);
+        seen.packet.truncate(ethernet::HEADER_LEN + v6.total_len as usize);
         let dst = IpAddr::V6(v6.dst);
         if is_group(dst) {
             return self.for_router(seen, dst, turn);
@@ -252,14 +255,18 @@ impl Router {
             return self.for_router(seen, own, turn);
         }
         let whole = seen.packet.len();
-        if let Some(ip) = seen.packet.linear_mut().get_mut(ETHERNET..).filter(|ip| ip.len() + ETHERNET == whole)
+        if let Some(ip) = seen
+            .packet
+            .linear_mut()
+            .get_mut(ethernet::HEADER_LEN..)
+            .filter(|ip| ip.len() + ethernet::HEADER_LEN == whole)
             && icmp::reply(ip, own)
         {
             // The checksums were read and written.
             seen.packet.set_csum(towpath_packet::Checksum::Unknown);
             return self.send_own(seen.packet, turn);
         }
-        let ip = seen.packet.linear().get(ETHERNET..).unwrap_or_default();
+        let ip = seen.packet.linear().get(ethernet::HEADER_LEN..).unwrap_or_default();
         let transport = match own {
             IpAddr::V4(_) => ip.get(9).copied(),
             IpAddr::V6(_) => upper6(ip).map(|(protocol, _)| protocol),
@@ -276,7 +283,7 @@ impl Router {
             return turn.ports.drop(turn.ingress, DropReason::NoEgress, seen.packet);
         };
         if interface.control.is_none() && dst.is_ipv6() {
-            let ip = seen.packet.linear().get(ETHERNET..).unwrap_or_default();
+            let ip = seen.packet.linear().get(ethernet::HEADER_LEN..).unwrap_or_default();
             let is_nd = matches!(upper6(ip), Some((protocol::ICMPV6, at)) if at == 40
                 && matches!(ip.get(at), Some(&(v6::NEIGHBOUR_SOLICITATION | v6::NEIGHBOUR_ADVERTISEMENT))));
             if is_nd && let Some(message) = Discovery::nd(ip, turn.ingress as u16, |own| turn.fib.is_local(own)) {
@@ -287,7 +294,7 @@ impl Router {
     }
 
     fn arp<R: RxQueue, T: TxQueue>(&mut self, seen: Seen, turn: &mut Turn<'_, R, T>) {
-        let payload = seen.packet.linear().get(ETHERNET..).unwrap_or_default();
+        let payload = seen.packet.linear().get(ethernet::HEADER_LEN..).unwrap_or_default();
         let is_own = |own| turn.fib.is_local(own);
         if let Some(message) = Discovery::arp(payload, turn.ingress as u16, seen.to_group, is_own) {
             self.discover(&seen, message, turn);
@@ -336,7 +343,7 @@ impl Router {
 
     /// Sends an ICMP error about a packet, if one may be sent.
     fn inform<R: RxQueue, T: TxQueue>(&mut self, packet: &Packet, problem: Problem, turn: &mut Turn<'_, R, T>) {
-        let linear = packet.linear().get(ETHERNET..).unwrap_or_default();
+        let linear = packet.linear().get(ethernet::HEADER_LEN..).unwrap_or_default();
         let Some(to) = answerable(linear, problem) else { return };
         if turn.fib.is_local(to) {
             return;
@@ -348,16 +355,17 @@ impl Router {
         self.id = self.id.wrapping_add(1);
         // The quoted bytes may lie in several pieces.
         let mut quoted = [0; MAX_ERROR];
-        let n = packet.copy_to(ETHERNET, &mut quoted);
-        let mut out = [0; ETHERNET + MAX_ERROR];
-        let Some((header, ip)) = out.split_first_chunk_mut::<ETHERNET>() else { return };
+        let n = packet.copy_to(ethernet::HEADER_LEN, &mut quoted);
+        let mut out = [0; ethernet::HEADER_LEN + MAX_ERROR];
+        let Some((header, ip)) = out.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>() else { return };
         let quoted = quoted.get(..n).unwrap_or_default();
         let Some(len) = icmp::error(ip, quoted, problem, source, self.id) else { return };
         let kind = if to.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
         if let Some(field) = header.get_mut(12..) {
             field.copy_from_slice(&kind.to_be_bytes());
         }
-        let Some(packet) = Packet::copy_from(self.software.cache(), out.get(..ETHERNET + len).unwrap_or_default())
+        let Some(packet) =
+            Packet::copy_from(self.software.cache(), out.get(..ethernet::HEADER_LEN + len).unwrap_or_default())
         else {
             return;
         };
@@ -383,7 +391,7 @@ impl Router {
 
     /// Sends an answer, which was made of a received packet, on its way.
     fn send_own<R: RxQueue, T: TxQueue>(&mut self, packet: Packet, turn: &mut Turn<'_, R, T>) {
-        let ip = packet.linear().get(ETHERNET..).unwrap_or_default();
+        let ip = packet.linear().get(ethernet::HEADER_LEN..).unwrap_or_default();
         let to = match ip.first().map(|first| first >> 4) {
             Some(4) => ip.get(16..20).and_then(|dst| <[u8; 4]>::try_from(dst).ok()).map(IpAddr::from),
             _ => ip.get(24..40).and_then(|dst| <[u8; 16]>::try_from(dst).ok()).map(IpAddr::from),

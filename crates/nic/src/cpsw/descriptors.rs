@@ -11,6 +11,7 @@
 
 use super::soc::Soc;
 use towpath_bus::{Coherent, Dma, Domain, Iova, MapError};
+use towpath_wire::ethernet;
 
 /// Bytes from one descriptor to the next.
 pub(super) const DESC_SIZE: usize = 128;
@@ -78,7 +79,7 @@ pub(super) struct RxPacketDesc {
 impl RxPacketDesc {
     /// Whether the switch reports no error, and the frame is not shorter than an Ethernet header.
     pub(super) fn is_good(&self) -> bool {
-        self.error == 0 && self.len >= 14
+        self.error == 0 && self.len >= ethernet::HEADER_LEN
     }
 
     /// Whether the switch checked the TCP or UDP checksum of a whole datagram and found it correct.

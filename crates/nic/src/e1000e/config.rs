@@ -9,13 +9,11 @@ use crate::common::phy::FlowControl;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use towpath_bus::{DmaPolicy, IrqKind};
-use towpath_wire::Toeplitz;
+use towpath_wire::{Toeplitz, ethernet};
 
 /// The longest frame with the largest [`Config::mtu`], without check sequence (9234 bytes with it).
 pub(super) const MAX_FRAME: usize = 9230;
 pub(super) const MS: Duration = Duration::from_millis(1);
-/// Bytes of an Ethernet header.
-pub(super) const ETHERNET: usize = 14;
 /// Bytes of the tags that a frame may have on top of the MTU.
 pub(super) const TAGS: usize = 8;
 
@@ -251,7 +249,7 @@ impl Config {
 
     /// Longest frame in bytes, tags included, check sequence not.
     pub(super) fn max_frame(&self) -> usize {
-        (usize::from(self.mtu) + ETHERNET + TAGS).min(MAX_FRAME)
+        (usize::from(self.mtu) + ethernet::HEADER_LEN + TAGS).min(MAX_FRAME)
     }
 
     /// Whether frames are longer than ordinary Ethernet frames.

@@ -14,7 +14,7 @@
 use super::descriptors::{Command, Context, tx};
 use towpath_packet::{Checksum, DropReason, Gso, GsoKind, Packet, Vlan};
 use towpath_wire::dissect::Stop;
-use towpath_wire::{LinkKind, checksum, dissect, ip};
+use towpath_wire::{LinkKind, checksum, dissect, ethernet, ip};
 
 /// Bytes of headers that segmentation takes, at most: the buffer for them on the chip (§7.2.4.2).
 const MAX_HEADERS: usize = 240;
@@ -24,7 +24,7 @@ const PULLED: usize = 4;
 /// A segment size must be larger than this (§7.2.4.5).
 const MIN_SEGMENT: u16 = 16;
 /// Bytes of a super-packet, at most: QEMU takes no longer one.
-const MAX_SUPER: usize = 65_535 + 14;
+const MAX_SUPER: usize = 65_535 + ethernet::HEADER_LEN;
 
 /// Offloads of this port.
 #[derive(Debug, Clone, Copy)]

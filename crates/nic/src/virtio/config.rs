@@ -6,10 +6,8 @@ pub use crate::common::option::ConfigError;
 use crate::common::option::within;
 use std::time::Duration;
 use towpath_bus::DmaPolicy;
-use towpath_wire::Toeplitz;
+use towpath_wire::{Toeplitz, ethernet};
 
-/// Bytes of an Ethernet header.
-pub(super) const ETHERNET: usize = 14;
 /// Bytes of the tags that a frame may have on top of the MTU.
 const TAGS: usize = 8;
 
@@ -105,7 +103,7 @@ impl Config {
 
     /// Longest frame in bytes, tags included, check sequence not.
     pub(super) fn max_frame(&self) -> usize {
-        usize::from(self.mtu) + ETHERNET + TAGS
+        usize::from(self.mtu) + ethernet::HEADER_LEN + TAGS
     }
 
     /// The threshold of copies at the start.

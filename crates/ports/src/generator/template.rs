@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use towpath_packet::port::PortError;
 use towpath_packet::{Batch, Cache, Packet};
 use towpath_wire::ip::protocol;
-use towpath_wire::{LinkKind, checksum, dissect};
+use towpath_wire::{LinkKind, checksum, dissect, ethernet};
 
 /// Frames of a capture that are used at most, the first ones.
 const MOST: usize = 1024;
@@ -96,7 +96,7 @@ pub(super) fn load(config: &Config, template: &Template) -> Result<Vec<Vec<u8>>,
     };
     let link = LinkKind::from(config.layer);
     for (number, frame) in (1..).zip(&frames) {
-        if link == LinkKind::Ethernet && frame.len() < 14 {
+        if link == LinkKind::Ethernet && frame.len() < ethernet::HEADER_LEN {
             return Err(bad(
                 &source,
                 format!("frame {number}: has {} bytes: must have an Ethernet header", frame.len()),

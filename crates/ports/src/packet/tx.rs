@@ -14,10 +14,8 @@ use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, Of
 use towpath_sys::af_packet::Socket;
 use towpath_sys::mmsg::{MESSAGES, Sender};
 use towpath_sys::netdev::LinkState;
-use towpath_wire::ethernet::MAX_PACKET;
+use towpath_wire::ethernet::{self, MAX_PACKET};
 
-/// Shortest Ethernet frame that the kernel accepts: its header.
-const MIN_FRAME: usize = 14;
 /// Time for which a packet that is refused with `ENOBUFS` is retried: a full queue drains faster,
 /// and a packet that the driver always refuses must not block the others.
 const ENOBUFS_TIMEOUT: Duration = Duration::from_millis(1);
@@ -144,7 +142,7 @@ fn describe(packet: &Packet, offloads: Offloads, layer: Layer) -> Result<VnetHea
     match packet.len() {
         0 => Err(DropReason::Malformed),
         len if len > MAX_PACKET => Err(DropReason::TooLong),
-        len if layer == Layer::Ethernet && len < MIN_FRAME => Err(DropReason::Malformed),
+        len if layer == Layer::Ethernet && len < ethernet::HEADER_LEN => Err(DropReason::Malformed),
         _ => vnet::header_of(packet),
     }
 }

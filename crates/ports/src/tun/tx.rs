@@ -18,10 +18,7 @@ use towpath_packet::{Batch, Cache, Checksum, Counters, Direction, DropReason, MA
 use towpath_sys::netdev::LinkState;
 use towpath_sys::tun;
 use towpath_sys::uio::Gather;
-use towpath_wire::ethernet::MAX_PACKET;
-
-/// Shortest Ethernet frame that the kernel accepts: its header.
-const MIN_FRAME: usize = 14;
+use towpath_wire::ethernet::{self, MAX_PACKET};
 
 /// A transmit queue of a TUN/TAP port.
 pub struct TunTx {
@@ -93,7 +90,7 @@ impl TunTx {
             return Err(DropReason::TooLong);
         }
         let valid = match self.kind {
-            Kind::Tap => len >= MIN_FRAME,
+            Kind::Tap => len >= ethernet::HEADER_LEN,
             // The kernel tells the protocol by the version (`tun_get_user` in `drivers/net/tun.c`).
             Kind::Tun => {
                 let mut first = [0];

@@ -19,7 +19,7 @@ use crate::copy_plan::{CopyPlan, SinglePiece};
 use crate::vnet::{self, DATA_VALID, MAX_SUPER_HEADERS, NEEDS_CSUM, VnetHeader};
 use towpath_packet::{Batch, Buf, Cache, Offloads, Packet, UntrustedBytes};
 use towpath_virtio::{Device, Piece, RegionPlace, Regions, RingError, Token};
-use towpath_wire::ethernet::MAX_PACKET;
+use towpath_wire::ethernet::{self, MAX_PACKET};
 use towpath_wire::virtio_net::feature;
 
 /// Sums of a burst.
@@ -34,8 +34,6 @@ pub(super) struct Totals {
     pub(super) dropped: u64,
 }
 
-/// Bytes of the shortest frame: an Ethernet header.
-const SHORTEST: usize = 14;
 /// Pieces of a frame that go on as pages; a frame in more pieces is copied.
 const MAX_PAGES: usize = 64;
 /// Chains of a burst, of which some may be no frames: a guest that sends none of use must not take
@@ -182,7 +180,7 @@ impl<'a> Burst<'a> {
     #[inline]
     fn copy_short(&mut self, bytes: UntrustedBytes<'_>) -> Option<Packet> {
         let len = bytes.len().checked_sub(self.header_len)?;
-        if !(SHORTEST..=self.copybreak).contains(&len) || !asks_nothing(bytes.get(0)?) {
+        if !(ethernet::HEADER_LEN..=self.copybreak).contains(&len) || !asks_nothing(bytes.get(0)?) {
             return None;
         }
         let mut packet = self.heads.pop()?;
@@ -225,7 +223,7 @@ impl<'a> Burst<'a> {
     #[inline]
     fn packet(&mut self, chain: &mut InChain<'_>) -> Result<Packet, Lost> {
         let len = chain.pieces.iter().map(|piece| piece.len as usize).sum::<usize>().checked_sub(chain.skip);
-        let len = len.filter(|len| (SHORTEST..=MAX_PACKET).contains(len)).ok_or(Lost::Malformed)?;
+        let len = len.filter(|len| (ethernet::HEADER_LEN..=MAX_PACKET).contains(len)).ok_or(Lost::Malformed)?;
         let header = chain.header().ok_or(Lost::Malformed)?;
         if !asks_nothing(header) {
             return self.packet_with_offload(chain, VnetHeader::from_le_bytes(&header));

@@ -16,11 +16,9 @@ use towpath_engine::software_offload::needs_software;
 use towpath_packet::port::{State, TxQueue};
 use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet, UntrustedBytes};
 use towpath_virtio::{Piece, RegionPlace, Regions, RingError, Single, Token};
-use towpath_wire::ethernet::MAX_PACKET;
+use towpath_wire::ethernet::{self, MAX_PACKET};
 use towpath_wire::virtio_net::feature;
 
-/// Bytes of the shortest frame: an Ethernet header.
-const SHORTEST: usize = 14;
 /// Chains that are taken ahead of the copies into them.
 const AHEAD: usize = 8;
 /// Bytes of a cache line.
@@ -333,7 +331,7 @@ impl<'a> Fill<'a> {
 /// Whether any guest takes a packet.
 #[inline]
 fn is_plain(packet: &Packet) -> bool {
-    !packet.wants_offload() && (SHORTEST..=MAX_PACKET).contains(&packet.len())
+    !packet.wants_offload() && (ethernet::HEADER_LEN..=MAX_PACKET).contains(&packet.len())
 }
 
 /// The header of a plain packet, in one chain.
@@ -352,10 +350,10 @@ fn plain_header(packet: &Packet, acked: Offloads) -> [u8; VnetHeader::LEN_V1] {
 #[cold]
 fn header(packet: &Packet, acked: Offloads) -> Result<[u8; VnetHeader::LEN_V1], DropReason> {
     match packet.len() {
-        0..SHORTEST => Err(DropReason::Malformed),
-        SHORTEST..=MAX_PACKET if needs_software(packet, acked) => Err(DropReason::Offload),
-        SHORTEST..=MAX_PACKET if is_plain(packet) => Ok(plain_header(packet, acked)),
-        SHORTEST..=MAX_PACKET => Ok(vnet::header_of(packet)?.to_le_bytes_v1(1)),
+        0..ethernet::HEADER_LEN => Err(DropReason::Malformed),
+        ethernet::HEADER_LEN..=MAX_PACKET if needs_software(packet, acked) => Err(DropReason::Offload),
+        ethernet::HEADER_LEN..=MAX_PACKET if is_plain(packet) => Ok(plain_header(packet, acked)),
+        ethernet::HEADER_LEN..=MAX_PACKET => Ok(vnet::header_of(packet)?.to_le_bytes_v1(1)),
         _ => Err(DropReason::TooLong),
     }
 }

@@ -12,7 +12,7 @@ use towpath_wire::ip::protocol;
 use towpath_wire::{Arp, arp, icmp, ipv6};
 
 /// Longest message of [`Discovery`].
-pub(in super::super) const MAX_MESSAGE: usize = 14 + 40 + 32;
+pub(in super::super) const MAX_MESSAGE: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + 32;
 /// The hop limit of discovery: a message that was routed has another one.
 const HOP_LIMIT: u8 = 255;
 /// Options: the Ethernet address of a message's sender, and of its target.
@@ -213,7 +213,7 @@ fn write_arp(out: &mut [u8], to: Mac, fields: &ArpFields) -> Option<usize> {
     message.set_sender_ip(fields.sender.1);
     message.set_target_mac(fields.target.0);
     message.set_target_ip(fields.target.1);
-    Some(14 + arp::HEADER_LEN)
+    Some(ethernet::HEADER_LEN + arp::HEADER_LEN)
 }
 
 /// A neighbour discovery message: type, the four bytes behind the checksum, target, one option.

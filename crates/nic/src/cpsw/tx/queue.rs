@@ -13,6 +13,7 @@ use std::time::Duration;
 use towpath_bus::{Bus, Mmio};
 use towpath_packet::port::{State, TxQueue};
 use towpath_packet::{Batch, Cache, Checksum, Counters, DropReason, Offloads, Packet};
+use towpath_wire::ethernet;
 
 /// Half of this passes at most between two looks at the link of a queue that is called.
 const LINK: Duration = Duration::from_millis(400);
@@ -63,7 +64,7 @@ fn check(packet: &Packet, max_frame: usize) -> Result<u32, DropReason> {
         return Err(DropReason::Offload);
     }
     match packet.len() {
-        0..14 => Err(DropReason::Malformed),
+        0..ethernet::HEADER_LEN => Err(DropReason::Malformed),
         len if len > max_frame => Err(DropReason::TooLong),
         _ => checksum_word(packet),
     }

@@ -15,7 +15,7 @@
 //!
 //! No byte of an unmapped buffer is read, and no unmapped buffer is delivered, before the flush.
 
-use super::super::config::{ETHERNET, RecycleMode};
+use super::super::config::RecycleMode;
 use super::super::control::Fault;
 use super::super::descriptors::{RxStatus, rx_descriptor};
 use super::super::offload::receive_tag;
@@ -24,6 +24,7 @@ use super::{BURST, BurstOptions, RxRing};
 use crate::common::ring::next;
 use towpath_bus::Dma;
 use towpath_packet::{Batch, Checksum, Packet};
+use towpath_wire::ethernet;
 
 /// Descriptors of one frame, at most: 16 KiB in buffers of 256 bytes. A frame with more never ends.
 const MAX_CHAIN: u32 = 64;
@@ -93,7 +94,7 @@ impl<D: Dma> RxRing<D> {
     fn copy_frames<const KEEP: bool>(&mut self, out: &mut Batch, options: BurstOptions) -> (usize, u64) {
         let (mut packets, mut bytes) = (0, 0);
         let longest = self.max_frame.min(self.copy_room).min(self.buffer_size);
-        let small = ETHERNET..options.copybreak.min(longest + 1);
+        let small = ethernet::HEADER_LEN..options.copybreak.min(longest + 1);
         let buffers = &mut self.buffers;
         let (len, room, tail, mut at) = (buffers.ring.len(), out.room(), buffers.tail, buffers.next_to_clean);
         let copies = self.copy_cache.as_mut().unwrap_or(&mut buffers.cache);
@@ -219,10 +220,10 @@ impl<D: Dma> RxRing<D> {
     /// Whether a frame may have this length.
     #[inline]
     fn is_frame(&self, len: usize) -> bool {
-        if (ETHERNET..=self.max_frame).contains(&len) {
+        if (ethernet::HEADER_LEN..=self.max_frame).contains(&len) {
             return true;
         }
-        self.buffers.log.fault(if len < ETHERNET { Fault::Runt } else { Fault::Oversize });
+        self.buffers.log.fault(if len < ethernet::HEADER_LEN { Fault::Runt } else { Fault::Oversize });
         false
     }
 

@@ -9,7 +9,6 @@
 //! frames overtake those of mapped ones, as completions with addresses may. The frame counts as
 //! pending, and as sent or dropped, with its descriptor.
 
-use super::super::config::ETHERNET;
 use super::super::control::Fault;
 use super::super::descriptors::{Command, Context, MAX_PIECE, MAX_PIECES, tx};
 use super::super::offload::{Plan, Refusal, plan};
@@ -18,6 +17,7 @@ use crate::common::ring::{Words, ahead, next, previous};
 use std::ops::RangeInclusive;
 use towpath_bus::{Dma, Iova, MapError, Mapped};
 use towpath_packet::{Batch, Chunk, DropReason, Front, InFlight, Packet, ToDevice};
+use towpath_wire::ethernet;
 
 /// The driver pads shorter frames; the device pads the rest (§7.2.1.2, TCTL.PSP).
 const MIN_FRAME: usize = 17;
@@ -140,7 +140,7 @@ impl<D: Dma> TxRing<D> {
     /// is copied.
     #[inline(never)]
     fn submit_other(&mut self, packet: &mut Packet) -> Submitted {
-        if !(ETHERNET..self.copybreak).contains(&packet.len()) || packet.wants_offload() {
+        if !(ethernet::HEADER_LEN..self.copybreak).contains(&packet.len()) || packet.wants_offload() {
             return self.submit_any(packet);
         }
         if self.free == 0 {
@@ -155,7 +155,7 @@ impl<D: Dma> TxRing<D> {
     /// Any packet: with offloads, of several pieces, too short, out of reach.
     #[inline(never)]
     fn submit_any(&mut self, packet: &mut Packet) -> Submitted {
-        if packet.len() < ETHERNET {
+        if packet.len() < ethernet::HEADER_LEN {
             return Submitted::Dropped(DropReason::Malformed);
         }
         let (mut copied, mut mapped_external) = (false, false);

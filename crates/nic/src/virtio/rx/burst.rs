@@ -1,6 +1,5 @@
 //! A burst: used chains become packets.
 
-use super::super::config::ETHERNET;
 use super::super::control::Fault;
 use super::super::features::{HASH_HEADER, HEADER};
 use super::super::hashing::reported;
@@ -10,6 +9,7 @@ use towpath_bus::Dma;
 use towpath_packet::vnet::{self, VnetHeader};
 use towpath_packet::{Batch, Checksum, DropReason, Offloads, Packet};
 use towpath_virtio::{RingError, Used};
+use towpath_wire::ethernet;
 
 /// Used chains of one flush, at most.
 pub(super) const BURST: usize = 64;
@@ -215,7 +215,7 @@ impl<D: Dma> RxRing<D> {
     #[inline]
     fn finish(&mut self, mut packet: Packet, header: VnetHeader) -> Option<Packet> {
         packet.set_ingress(0, self.queue);
-        if header.is_plain() && (ETHERNET..=self.rules.max_frame).contains(&packet.len()) {
+        if header.is_plain() && (ethernet::HEADER_LEN..=self.rules.max_frame).contains(&packet.len()) {
             return Some(packet);
         }
         self.apply(packet, header)
@@ -228,7 +228,9 @@ impl<D: Dma> RxRing<D> {
         let fault = match vnet::apply(header, &mut packet) {
             Err(_) => Fault::BadHeader,
             Ok(()) if !self.rules.offloads.has(needs(&packet)) => Fault::BadHeader,
-            Ok(()) if len < ETHERNET || (packet.gso().is_none() && len > self.rules.max_frame) => Fault::BadFrame,
+            Ok(()) if len < ethernet::HEADER_LEN || (packet.gso().is_none() && len > self.rules.max_frame) => {
+                Fault::BadFrame
+            }
             Ok(()) => return Some(packet),
         };
         self.discard(packet, fault);
@@ -264,7 +266,10 @@ fn strip_plain(packet: &mut Packet, rules: RxRules) -> bool {
     let Some(bytes) = packet.linear().first_chunk() else { return false };
     let (header, buffers) = decode(bytes);
     let len = packet.len().wrapping_sub(rules.header);
-    if !header.is_plain() || (rules.mergeable && buffers > 1) || !(ETHERNET..=rules.max_frame).contains(&len) {
+    if !header.is_plain()
+        || (rules.mergeable && buffers > 1)
+        || !(ethernet::HEADER_LEN..=rules.max_frame).contains(&len)
+    {
         return false;
     }
     packet.pull_front(HEADER);

@@ -3,7 +3,6 @@
 //! takes the long way: its header is made, it is copied if the device can't reach it, its pieces
 //! are mapped, and the chain is added.
 
-use super::super::config::ETHERNET;
 use super::super::control::Fault;
 use super::super::features::{HASH_HEADER, HEADER};
 use super::{MAX_PIECES, TxRing, TxSlot};
@@ -12,6 +11,7 @@ use towpath_bus::{Dma, DmaMapper, MapError, Mapped};
 use towpath_packet::vnet::{self, NEEDS_CSUM, VnetHeader};
 use towpath_packet::{Batch, Checksum, DropReason, Front, InFlight, Offloads, Packet, ToDevice};
 use towpath_virtio::{AddError, Segment, SingleBuffers};
+use towpath_wire::ethernet;
 
 /// What became of a packet.
 enum Submitted {
@@ -123,7 +123,7 @@ impl<D: Dma> TxRing<D> {
     /// The header of a packet that may be sent.
     fn header(&self, packet: &Packet) -> Result<VnetHeader, DropReason> {
         let len = packet.len();
-        if len < ETHERNET {
+        if len < ethernet::HEADER_LEN {
             return Err(DropReason::Malformed);
         }
         let mut header = vnet::header_of(packet)?;
@@ -278,7 +278,7 @@ impl<D: Dma, const LEN: usize> SingleBuffers for Plain<'_, '_, D, LEN> {
     fn next(&mut self, id: u16) -> Option<(u64, NonZeroU32)> {
         let (packet, slot) = (self.front.peek()?, self.slots.get_mut(usize::from(id))?);
         let plain = !packet.wants_offload() && packet.frags() == 0;
-        if !plain || !(ETHERNET..=self.max_frame).contains(&packet.len()) {
+        if !plain || !(ethernet::HEADER_LEN..=self.max_frame).contains(&packet.len()) {
             return None;
         }
         packet.push_front_array([0; LEN]).ok()?;

@@ -19,9 +19,7 @@ use std::sync::atomic::Ordering;
 use towpath_client::protocol::{MAX_PIECES, MAX_SUPER_PIECES, Statistic};
 use towpath_packet::xsk_ring::RingMemory;
 use towpath_packet::{Batch, Cache, ExtBufPool, Packet, xsk_ring};
-
-/// Bytes of the shortest frame: an Ethernet header.
-const SHORTEST: usize = 14;
+use towpath_wire::ethernet;
 
 /// The rings by which an application transmits, TX and COMPLETION. A receive queue of the port has
 /// them: what an application transmits, the port receives.
@@ -259,7 +257,7 @@ impl AppTxRings {
     #[inline]
     fn take_pages(&mut self, n: usize, out: &mut Batch, totals: &mut RxTotals) -> usize {
         let (pages, umem, queue) = (&mut self.pages, &*self.session.umem, self.queue);
-        let (lengths, mut bytes) = (SHORTEST..=self.longest, 0);
+        let (lengths, mut bytes) = (ethernet::HEADER_LEN..=self.longest, 0);
         let taken = self.tx.read_while(n, |xsk_ring::Desc { addr, len, options }| {
             let len = len as usize;
             if options != 0 || !lengths.contains(&len) {
@@ -371,7 +369,7 @@ impl AppTxRings {
     /// Whether a frame of `len` bytes can be sent. Counts those that can't.
     #[inline]
     fn fits(&mut self, len: usize) -> bool {
-        let fits = (SHORTEST..=self.longest).contains(&len);
+        let fits = (ethernet::HEADER_LEN..=self.longest).contains(&len);
         if !fits {
             self.count_unsent(len);
         }
@@ -380,7 +378,7 @@ impl AppTxRings {
 
     #[cold]
     fn count_unsent(&mut self, len: usize) {
-        let reason = if len < SHORTEST { Statistic::TxTooShort } else { Statistic::TxTooLong };
+        let reason = if len < ethernet::HEADER_LEN { Statistic::TxTooShort } else { Statistic::TxTooLong };
         self.stats.add(reason, 1);
         self.session.events.too_long.fetch_add(1, Ordering::Relaxed);
     }

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use towpath_packet::Packet;
 use towpath_sys::bpf::MapMemory;
 use towpath_sys::bpf::asm::{Alu, Asm, Call, If, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9, Size};
+use towpath_wire::ethernet;
 
 /// Descriptors, a power of two: most frames of one call.
 pub(super) const FRAMES: usize = 4096;
@@ -196,7 +197,7 @@ impl FrameMemory {
     /// Prepares a call; returns the length of new frames. That is the longest one, so that the
     /// program only shortens frames: the kernel clears the bytes of a frame that grows.
     pub(super) fn begin(&self) -> usize {
-        let len = self.longest.max(14);
+        let len = self.longest.max(ethernet::HEADER_LEN);
         self.memory.word(NEXT).store(0, Relaxed);
         self.memory.word(FRAME_LEN).store(len as u64, Relaxed);
         len

@@ -17,6 +17,7 @@ use super::tx::TxAccount;
 use super::{BATCH, LiveProgram};
 use crate::generator;
 use crate::generator::GenPort;
+use crate::xdp::tx::LINK_LEN;
 use crate::xdp::{Config, errors};
 use std::io;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use towpath_sys::netdev_genl::Device;
 use towpath_sys::netns;
 use towpath_wire::dissect::Stop;
 use towpath_wire::ip::protocol;
-use towpath_wire::{LinkKind, dissect};
+use towpath_wire::{LinkKind, dissect, ethernet};
 
 /// An interface, and the frames to send to it.
 #[derive(Debug)]
@@ -63,11 +64,11 @@ pub fn open_templates(config: &Config, frames: &generator::Config) -> Result<Tem
     });
     let (index, mtu, account) = opened.map_err(errors::netns_error(config))??;
     let len = templates.frames.first().map_or(0, Vec::len);
-    if len > mtu as usize + 22 {
+    if len > mtu as usize + LINK_LEN {
         return Err(config.error(
             "size",
             len,
-            format!("must be at most {}, the interface's MTU and a link header", mtu + 14),
+            format!("must be at most {}, the interface's MTU and a link header", mtu + ethernet::HEADER_LEN as u32),
         ));
     }
     let info = Info::new(config.port(), Layer::Ethernet, mtu)

@@ -4,6 +4,7 @@
 use super::program::MAX_LEN;
 use super::{BATCH, LiveProgram};
 use crate::kernel::link::{down, gone};
+use crate::xdp::tx::LINK_LEN;
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
@@ -13,11 +14,7 @@ use towpath_packet::{Batch, Cache, Counters, Direction, DropReason, Offloads, Po
 use towpath_sys::netdev::{Control, LinkState};
 use towpath_sys::netdev_genl::Device;
 use towpath_sys::rtnl::{Link, Statistics};
-
-/// Shortest frame that the kernel makes: an Ethernet header.
-const MIN_LEN: usize = 14;
-/// Bytes of an Ethernet header and two tags.
-const LINK_LEN: usize = 14 + 8;
+use towpath_wire::ethernet;
 
 /// A transmit queue of an AF_XDP port with `tx=live`.
 #[derive(Debug)]
@@ -122,7 +119,7 @@ impl TxQueue for LiveTx {
         for packet in batch.as_slice() {
             let bad = match packet.len() {
                 _ if packet.wants_offload() => Some(DropReason::Offload),
-                len if len < MIN_LEN => Some(DropReason::Malformed),
+                len if len < ethernet::HEADER_LEN => Some(DropReason::Malformed),
                 len if len > self.longest => Some(DropReason::TooLong),
                 _ => None,
             };

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, Direction, DropReason, Offloads, delegate_tx_queue};
+use towpath_wire::{ethernet, vlan};
 
 /// A transmit queue of an AF_XDP port: through the socket, or as frames of a program.
 #[derive(Debug)]
@@ -43,10 +44,8 @@ pub enum XdpTx {
 
 delegate_tx_queue!(impl[] for XdpTx { XdpTx::Socket(queue) => queue, XdpTx::Live(queue) => queue });
 
-/// Shortest frame that the kernel accepts: an Ethernet header.
-const MIN_LEN: usize = 14;
 /// Bytes of an Ethernet header and two tags.
-const LINK_LEN: usize = 14 + 8;
+pub(super) const LINK_LEN: usize = ethernet::HEADER_LEN + 2 * vlan::HEADER_LEN;
 /// Most fragments of a packet in any mode.
 const MAX_FRAGS: usize = 32;
 

@@ -1,7 +1,7 @@
 //! Submission: packets into the TX ring, in flight until their completion; and the wakeup of the
 //! kernel.
 
-use super::{MAX_FRAGS, MIN_LEN, SocketTx};
+use super::{MAX_FRAGS, SocketTx};
 use crate::kernel::link::down;
 use crate::xdp::events::Event;
 use crate::xdp::tx_metadata;
@@ -10,6 +10,7 @@ use towpath_engine::software_offload::needs_software;
 use towpath_packet::xsk_ring::Desc;
 use towpath_packet::{Batch, Checksum, DropReason, Packet};
 use towpath_sys::netdev::LinkState;
+use towpath_wire::ethernet;
 
 impl SocketTx {
     /// The number of packets from the front for which the rings have room.
@@ -44,7 +45,7 @@ impl SocketTx {
             return Err((DropReason::Offload, packet));
         }
         match packet.len() {
-            len if len < MIN_LEN => return Err((DropReason::Malformed, packet)),
+            len if len < ethernet::HEADER_LEN => return Err((DropReason::Malformed, packet)),
             len if len > self.max_len => return Err((DropReason::TooLong, packet)),
             _ => {}
         }
