@@ -27,6 +27,7 @@ use crate::bytes::{be16, be32, length_field, put16, put32, sum, u8_at};
 use crate::fixup::{self, Describe};
 use crate::layout::{FIN_PSH, Hint, Layout, MAX_HEADER, Outer, Unknown, walk};
 use crate::offload::Offload;
+use crate::payload::{Payload, gather};
 
 /// The smallest segment size accepted for TCP, as in Linux (`TCP_MIN_GSO_SIZE`): smaller segments
 /// would consist of headers.
@@ -198,7 +199,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
             return Err(GsoError::Checksum);
         }
         let mut split = Self {
-            payload: Payload { pieces, piece: &[] },
+            payload: Payload::new(pieces),
             left: len,
             packets: 1,
             written: 0,
@@ -447,84 +448,4 @@ fn store_checksum(packet: &mut [u8], start: usize, offset: usize, total: u16) {
     // Only UDP has its field at offset 6.
     let check = if offset == 6 { finish_udp(total) } else { finish(total) };
     put16(packet, start + offset, check);
-}
-
-/// Copies the leading bytes of a packet to `to`: returns how many, and how long the packet is.
-fn gather<'a>(pieces: impl Iterator<Item = &'a [u8]>, to: &mut [u8]) -> (usize, usize) {
-    let (mut gathered, mut len) = (0, 0);
-    for piece in pieces {
-        len += piece.len();
-        if let Some(space) = to.get_mut(gathered..) {
-            let n = space.len().min(piece.len());
-            for (to, from) in space.iter_mut().zip(piece) {
-                *to = *from;
-            }
-            gathered += n;
-        }
-    }
-    (gathered, len)
-}
-
-/// What of the pieces has not been read.
-struct Payload<'a, I> {
-    pieces: I,
-    piece: &'a [u8],
-}
-
-impl<'a, I: Iterator<Item = &'a [u8]>> Payload<'a, I> {
-    /// The next bytes, at most `max`; empty at the end.
-    #[inline]
-    fn next(&mut self, max: usize) -> &'a [u8] {
-        while self.piece.is_empty() {
-            match self.pieces.next() {
-                Some(piece) => self.piece = piece,
-                None => break,
-            }
-        }
-        let (now, later) = self.piece.split_at(max.min(self.piece.len()));
-        self.piece = later;
-        now
-    }
-
-    fn skip(&mut self, mut n: usize) {
-        while n > 0 {
-            let skipped = self.next(n).len();
-            if skipped == 0 {
-                break;
-            }
-            n -= skipped;
-        }
-    }
-
-    fn copy(&mut self, out: &mut [u8]) {
-        self.each(out, |out, piece| {
-            out.copy_from_slice(piece);
-        });
-    }
-
-    fn copy_and_sum(&mut self, out: &mut [u8]) -> u16 {
-        let (mut total, mut odd) = (0, false);
-        self.each(out, |out, piece| {
-            let piece_sum = checksum::copy(out, piece);
-            total = add(total, if odd { swap_for_odd(piece_sum) } else { piece_sum });
-            odd ^= piece.len() % 2 == 1;
-        });
-        total
-    }
-
-    #[inline]
-    fn each(&mut self, mut out: &mut [u8], mut copy: impl FnMut(&mut [u8], &[u8])) {
-        while !out.is_empty() {
-            let piece = self.next(out.len());
-            if piece.is_empty() {
-                // Only if a clone of the pieces yields more than the original. Stale bytes of the
-                // buffer must not leave with the packet.
-                out.fill(0);
-                break;
-            }
-            let (now, later) = out.split_at_mut(piece.len());
-            copy(now, piece);
-            out = later;
-        }
-    }
 }
