@@ -1,6 +1,7 @@
 //! Configuration of the generator.
 
 use super::fields::Fields;
+use super::size::{IMIX, Size};
 use super::sweep::{self, Sweep};
 use super::tag;
 use super::template::{Source, Template};
@@ -127,24 +128,6 @@ pub const KIND: Kind = Kind {
 
 /// Flows that share a source address; the next ones get the next address.
 pub(super) const PORTS: u32 = 10_000;
-
-/// The packet lengths of the common "simple IMIX" in the order in which they are sent: 7 : 4 : 1 of
-/// twelve, with IP packets of 576 and 1500 bytes behind 14 bytes of Ethernet.
-pub const IMIX: [u16; 12] = [64, 590, 64, 64, 590, 64, 1514, 64, 590, 64, 590, 64];
-
-/// Lengths of the packets, from the first byte of the [layer](Config::layer) to the last of the
-/// payload: for Ethernet without the frame check sequence, so a "64-byte frame" on a wire is 60
-/// here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Size {
-    /// All of one length.
-    Fixed(u32),
-    /// These lengths, in this order in each flow; at least one, at most 65536.
-    Each(Vec<u32>),
-    /// The lengths of [`IMIX`]; on the IP layer 14 bytes less, and at least the headers and the
-    /// tag.
-    Imix,
-}
 
 /// The transport protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,7 +285,7 @@ impl Config {
         } else {
             fields.apply(&mut config);
             if let Some(text) = size {
-                config.size = sizes(&text).ok_or_else(|| o.error("size", &text, SIZES))?;
+                config.size = Size::parse(&text).ok_or_else(|| o.error("size", &text, Size::RULE))?;
             }
             set(&mut config.stamp, stamp);
             config.flows = flows.unwrap_or(fields.longest().max(config.flows));
@@ -410,30 +393,6 @@ fn set<T>(field: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *field = value;
     }
-}
-
-/// The rule of `size`.
-const SIZES: &str = "must be a number of bytes or imix, FIRST-LAST or FIRST-LAST/STEP, or several of them joined by +";
-
-/// The lengths of `size`: at most 65536.
-fn sizes(text: &str) -> Option<Size> {
-    let number = |text: &str| u32::try_from(crate::uri::parse_number(text)?).ok();
-    match text {
-        "imix" => return Some(Size::Imix),
-        text if !text.contains(['-', '+']) => return number(text).map(Size::Fixed),
-        _ => {}
-    }
-    let mut all = Vec::new();
-    for part in text.split('+') {
-        let (range, step) = part.split_once('/').unwrap_or((part, "1"));
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last, step) = (number(first)?, number(last)?, number(step)?);
-        if part == "imix" || first > last || step == 0 || last > 1 << 17 {
-            return None;
-        }
-        all.extend((first..=last).step_by(step as usize));
-    }
-    (all.len() <= 1 << 16).then_some(Size::Each(all))
 }
 
 pub(super) fn mac(text: &str) -> Option<Mac> {

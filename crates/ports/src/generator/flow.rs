@@ -10,7 +10,8 @@
 //! (sequence numbers, identification) are added
 //! ([RFC 1071](https://www.rfc-editor.org/rfc/rfc1071#section-2) section 2).
 
-use super::config::{Config, IMIX, PORTS, Payload, Protocol, Size, Stamps};
+use super::config::{Config, PORTS, Payload, Protocol, Stamps};
+use super::size::{IMIX, Size};
 use super::sweep;
 use super::tag::{self, Tag};
 use crate::random::Random;

@@ -45,13 +45,13 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `config.rs` | the options |
+//! | `config.rs`, `size.rs` | the options; lengths of packets |
 //! | `flow.rs`, `stamp.rs`, `tag.rs` | templates and sums; the fields of each packet; the tag |
 //! | `sweep.rs`, `fields.rs` | ranges; the fields that options give, written to frames |
 //! | `template.rs` | frames of a capture |
 //! | `trials.rs` | a generator that sends when it is asked |
 //! | `rx.rs`, `pace.rs` | makes packets, at a rate |
-//! | `tx.rs`, `verify.rs` | frees packets; checks tags |
+//! | `tx.rs`, `verify.rs`, `window.rs` | frees packets; checks tags; the numbers of a flow that arrived |
 //! | `control.rs` | the report of rate and check |
 
 mod config;
@@ -60,6 +60,7 @@ mod fields;
 mod flow;
 mod pace;
 mod rx;
+mod size;
 mod stamp;
 mod sweep;
 mod tag;
@@ -67,10 +68,12 @@ mod template;
 mod trials;
 mod tx;
 mod verify;
+mod window;
 
-pub use config::{Config, IMIX, KIND, Payload, Protocol, Size, Stamps};
+pub use config::{Config, KIND, Payload, Protocol, Stamps};
 pub use fields::Fields;
 pub use rx::GenRx;
+pub use size::{IMIX, Size};
 pub use sweep::Sweep;
 pub use template::{Source, Template};
 pub use trials::{Progress, Trial, Trials};

@@ -1,4 +1,4 @@
-use super::verify::verified;
+use super::window::verified;
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
