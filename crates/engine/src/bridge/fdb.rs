@@ -3,9 +3,12 @@
 //! ```text
 //!   (VLAN, MAC) ─► hash ─► bucket ──────────────► the next one, if it was full
 //!                          one cache line
-//!                          │ key │ key │ key │ key │ value │ value │ value │ value │
-//!   value:  port, time of the last packet, static?, and 16 bits of the hash
 //! ```
+//!
+//! | file | |
+//! |---|---|
+//! | `fdb` | [`Fdb`]: the table, its limits, ageing |
+//! | `fdb/bucket` | keys and values as words; a bucket, and the look into it |
 //!
 //! A table of fixed size for any number of threads. A lookup reads one cache line, mostly. Keys and
 //! values are atomic words; a lookup takes no lock and writes nothing. A packet whose source is
@@ -25,6 +28,11 @@
 //! **Ageing.** [`Fdb::tick`] walks the table once per second, a part at a time, and removes entries
 //! that are older than the ageing time. The walk is shared by all workers.
 
+mod bucket;
+
+pub use bucket::{Key, Probe};
+
+use bucket::{Bucket, Found, PORT_SHIFT, PRESENT, STATIC, TAG_SHIFT, WAYS, find_in, port_of, tag_of};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -37,8 +45,6 @@ use towpath_packet::prefetch_line;
 pub const MAX_PORTS: usize = 1024;
 /// Most entries of a table.
 pub const MAX_ENTRIES: usize = 1 << 24;
-/// Entries of a bucket.
-const WAYS: usize = 4;
 /// Buckets in which an entry may be: its own, and those behind it.
 ///
 /// A table at its limit is half full: some 4 % of all entries then lie behind their own bucket, the
@@ -49,57 +55,6 @@ const TICKS: u64 = 64;
 
 /// 2^64 by the golden ratio.
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
-
-const USED: u64 = 1 << 63;
-const PRESENT: u64 = 1 << 43;
-const STATIC: u64 = 1 << 42;
-const PORT_SHIFT: u32 = 32;
-const TAG_SHIFT: u32 = 48;
-
-/// A VLAN and an address, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key(u64);
-
-impl Key {
-    /// No key: nothing is found under it.
-    pub const ZERO: Key = Key(0);
-
-    /// The key of an address; `mac` has it in its low 48 bits, as read from the frame. A bridge
-    /// that ignores VLANs uses 0.
-    #[inline]
-    pub fn new(vlan: u16, mac: u64) -> Key {
-        Key(USED | u64::from(vlan & 0xfff) << 48 | (mac & 0xffff_ffff_ffff))
-    }
-
-    /// The VLAN.
-    pub fn vlan(self) -> u16 {
-        (self.0 >> 48) as u16 & 0xfff
-    }
-
-    /// The address.
-    pub fn mac(self) -> [u8; 6] {
-        let [_, _, mac @ ..] = self.0.to_be_bytes();
-        mac
-    }
-}
-
-/// A key with its hash, which is computed once.
-#[derive(Debug, Clone, Copy)]
-pub struct Probe {
-    key: Key,
-    hash: u64,
-}
-
-impl Probe {
-    /// No key: nothing is found under it.
-    pub const ZERO: Probe = Probe { key: Key::ZERO, hash: 0 };
-
-    /// The key.
-    #[inline]
-    pub fn key(&self) -> Key {
-        self.key
-    }
-}
 
 /// Configuration of a forwarding database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,13 +122,6 @@ pub struct FdbStats {
     pub flushed: u64,
 }
 
-#[derive(Default)]
-#[repr(align(64))]
-struct Bucket {
-    keys: [AtomicU64; WAYS],
-    values: [AtomicU64; WAYS],
-}
-
 struct PortCount {
     entries: AtomicU32,
     limit: AtomicU32,
@@ -200,24 +148,6 @@ pub struct Fdb {
     walked: AtomicU64,
     writer: Mutex<()>,
     started: Instant,
-}
-
-/// A slot with the key that was looked for.
-struct Found<'a> {
-    slot: &'a AtomicU64,
-    value: u64,
-}
-
-impl Found<'_> {
-    #[inline]
-    fn port(&self) -> usize {
-        port_of(self.value)
-    }
-}
-
-#[inline]
-fn port_of(value: u64) -> usize {
-    (value >> PORT_SHIFT) as usize & (MAX_PORTS - 1)
 }
 
 /// A [table](Fdb) with what every look at it needs, for the length of a burst.
@@ -541,28 +471,6 @@ impl Fdb {
 
 fn ticks(time: Duration) -> u64 {
     time.as_secs() * TICKS + u64::from(time.subsec_nanos()) * TICKS / 1_000_000_000
-}
-
-#[inline]
-fn tag_of(hash: u64) -> u64 {
-    (hash << 16) & (u64::MAX << TAG_SHIFT)
-}
-
-#[inline]
-fn find_in<'a>(bucket: &'a Bucket, probe: &Probe) -> Option<Found<'a>> {
-    const MASK: u64 = u64::MAX << TAG_SHIFT | PRESENT;
-    for (at, slot) in bucket.keys.iter().zip(&bucket.values) {
-        if at.load(Relaxed) == probe.key.0 {
-            // The value's key was written before it: the second look at the key sees that one, or
-            // a later one.
-            let value = slot.load(Acquire);
-            let is_whole = (value ^ (tag_of(probe.hash) | PRESENT)) & MASK == 0;
-            if is_whole && at.load(Relaxed) == probe.key.0 {
-                return Some(Found { slot, value });
-            }
-        }
-    }
-    None
 }
 
 impl std::fmt::Debug for Fdb {

@@ -9,6 +9,7 @@
 //! | file | content |
 //! |---|---|
 //! | `mod` | [`Bridge`]: the decision for each frame, flooding, tags |
+//! | `decision` | where a frame goes, in two bytes; groups |
 //! | `fdb` | [`Fdb`]: addresses, the ports that they are behind, ageing, limits |
 //! | `vlan` | [`PortMode`]: membership in VLANs |
 //! | `storm` | [`StormLimits`]: how many frames per second may be flooded |
@@ -24,6 +25,7 @@
 //!
 //! Super-packets pass as they are. A flooded packet is copied for each egress but the last.
 
+mod decision;
 pub mod fdb;
 mod storm;
 mod vlan;
@@ -32,6 +34,7 @@ pub use storm::StormLimits;
 pub use vlan::{PortMode, VlanSet};
 
 use crate::hub::{Ports, Switch};
+use decision::{Decision, PAUSE, To, of_group};
 use fdb::{Fdb, Key, Probe};
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,10 +49,6 @@ use vlan::Membership;
 const TAGGED_HEADER: usize = ethernet::HEADER_LEN + TAG_LEN;
 /// The bit of a group address in its 48 bits.
 const GROUP: u64 = 1 << 40;
-const BROADCAST: u64 = 0xffff_ffff_ffff;
-/// The reserved groups but for their last digit, and the one of pause frames.
-const RESERVED: u64 = 0x0180_c200_0000;
-const PAUSE: u64 = RESERVED | 1;
 /// The type of a tag (802.1Q).
 const TAG: u64 = 0x8100;
 
@@ -79,46 +78,6 @@ impl PortState {
             membership: Membership::new(&port.mode),
             group: port.group,
             storm: StormControl::new(&port.storm, workers, Instant::now()),
-        }
-    }
-}
-
-/// Where a frame goes.
-enum To {
-    Port(usize),
-    Flood(FloodKind),
-    Drop(DropReason),
-}
-
-/// A [`To`] in two bytes: a port's number, or a flag with a reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Decision(u16);
-
-impl Decision {
-    /// The table decides.
-    const NONE: Decision = Decision(u16::MAX);
-    const FLOOD: u16 = 0x8000;
-    const DROP: u16 = 0x4000;
-
-    const fn flood(kind: FloodKind) -> Decision {
-        Decision(Decision::FLOOD | kind as u16)
-    }
-
-    const fn drop(reason: DropReason) -> Decision {
-        Decision(Decision::DROP | reason as u16)
-    }
-
-    #[inline]
-    fn is_port(self) -> bool {
-        self.0 & (Decision::FLOOD | Decision::DROP) == 0
-    }
-
-    #[inline]
-    fn to(self) -> To {
-        match self.0 {
-            number if self.is_port() => To::Port(number.into()),
-            code if code & Decision::FLOOD != 0 => To::Flood(FloodKind::ALL[usize::from(code) & 3]),
-            code => To::Drop(DropReason::ALL[usize::from(code & 0xff)]),
         }
     }
 }
@@ -181,18 +140,6 @@ fn addresses(header: &[u8; ethernet::HEADER_LEN]) -> (u64, u64, u64) {
     let destination = u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 16;
     let source_and_type = u64::from_be_bytes([g, h, i, j, k, l, m, n]);
     (destination, source_and_type >> 16, source_and_type & 0xffff)
-}
-
-/// The decision for a frame to a group.
-#[inline(never)]
-fn of_group(destination: u64) -> Decision {
-    if destination == BROADCAST {
-        Decision::flood(FloodKind::Broadcast)
-    } else if destination & !0xf == RESERVED && destination != RESERVED {
-        Decision::drop(DropReason::Reserved)
-    } else {
-        Decision::flood(FloodKind::Multicast)
-    }
 }
 
 impl Bridge {
