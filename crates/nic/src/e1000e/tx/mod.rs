@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `queue` | the port trait, doorbells, the watchdog |
 //! | `submit` | packets become descriptors: mapped, written, announced; or copied first |
-//! | `mod` | the ring; sent frames are unmapped and freed; restart and end |
+//! | `complete` | sent frames are unmapped and freed |
+//! | `mod` | the ring; restart and end |
 //!
 //! Three indices divide the ring:
 //!
@@ -27,20 +28,22 @@
 //! An application's memory is mapped when the first packet of its pages comes. A packet in memory
 //! that the device can't reach, or in more pieces than it takes, is copied and counted.
 
+mod complete;
 mod queue;
 mod submit;
 
 pub use queue::E1000eTx;
 
 use super::config::Config;
-use super::control::{Fault, FaultLog};
-use super::descriptors::{Context, tx};
+use super::control::FaultLog;
+use super::descriptors::Context;
 use super::offload::TxAbilities;
 use crate::common::end::EndedRing;
-use crate::common::ring::{DescRing, Slots, distance, next};
+use crate::common::ring::{DescRing, Slots};
+use complete::leak;
 use std::collections::VecDeque;
 use towpath_bus::{Dma, DmaMapper, Mapped};
-use towpath_packet::{Batch, Cache, DropReason, InFlight, ToDevice};
+use towpath_packet::{Cache, DropReason, InFlight, ToDevice};
 
 /// Bytes of adjacent pieces that are mapped as one, at most, and of a piece that is mapped.
 pub(super) const RUN: usize = 16 << 10;
@@ -177,85 +180,11 @@ impl<D: Dma> TxRing<D> {
         self.abilities.max_frame = bytes;
     }
 
-    /// Frees the frames that were sent; returns how many.
-    #[inline]
-    pub(super) fn reclaim(&mut self) -> usize {
-        let (mut all, mut completed) = (Report::default(), false);
-        while let Some(&report) = self.rs_pending.front() {
-            if self.ring.status(report.at) & tx::DD == 0 {
-                break;
-            }
-            self.rs_pending.pop_front();
-            (all, completed) = (all.join(report), true);
-        }
-        if completed { self.free_until(next(all.at, self.ring.len()), &all, None) } else { 0 }
-    }
-
     /// Everything that is in the ring, as one report.
     #[cold]
     fn take_all(&mut self) -> Report {
         self.push_report(self.next_to_use);
         self.rs_pending.drain(..).reduce(Report::join).unwrap_or_default()
-    }
-
-    /// Frees the frames up to and without the descriptor `until`, which `report` describes: they
-    /// were sent, or are dropped for `reason`.
-    #[inline]
-    fn free_until(&mut self, until: u32, report: &Report, reason: Option<DropReason>) -> usize {
-        let (mut from, passed) = (self.next_to_clean, distance(self.next_to_clean, until, self.ring.len()));
-        (self.next_to_clean, self.free) = (until, self.free + passed);
-        if report.copies == passed {
-            // The slots of copied frames are empty.
-            from = until;
-        }
-        let leaked = if self.mapper.maps_buffers() { self.unmap_between(from, until, reason) } else { 0 };
-        // The packets of copied frames are free already.
-        let (mut frames, mut bytes) = (u64::from(report.copies), u64::from(report.copied_bytes));
-        if frames > 0 {
-            self.log.counters.copied(frames, bytes);
-        }
-        let mut freed: Batch = Batch::new();
-        for part in self.slots.between(from, until) {
-            let mut sent = part.iter_mut().filter_map(|slot| slot.frame.take()).map(|frame| {
-                let packet = frame.complete();
-                bytes += packet.len() as u64;
-                packet
-            });
-            loop {
-                freed.fill(&mut sent);
-                if freed.is_empty() {
-                    break;
-                }
-                frames += freed.len() as u64;
-                self.cache.free_bulk(&mut freed);
-            }
-        }
-        self.pending = self.pending.saturating_sub(frames as usize + leaked);
-        match reason {
-            None => self.log.counters.moved(frames, bytes),
-            Some(reason) => self.log.counters.dropped(reason, frames),
-        }
-        frames as usize
-    }
-
-    /// Unmaps the frames of these descriptors, so that those that are left in their slots can be
-    /// freed. Returns how many are not: the device may read them for ever.
-    fn unmap_between(&mut self, from: u32, until: u32, reason: Option<DropReason>) -> usize {
-        let (mut lost, mut leaked) = (false, 0);
-        for slot in self.slots.between(from, until).into_iter().flatten() {
-            if let Some(mapped) = slot.mapped.take() {
-                lost |= self.mapper.unmap(mapped).is_err();
-            }
-            // The frame ends here.
-            if slot.frame.is_some() && std::mem::take(&mut lost) {
-                leaked += leak(slot, reason, &self.log);
-            }
-        }
-        if self.mapper.sync_iotlb().is_err() {
-            let slots = self.slots.between(from, until).into_iter().flatten();
-            leaked += slots.map(|slot| leak(slot, reason, &self.log)).sum::<usize>();
-        }
-        leaked
     }
 
     /// No frame was submitted for a while: flushes what was unmapped, and unmaps external memory
@@ -305,22 +234,6 @@ impl Report {
         let (copies, copied_bytes) = (self.copies + next.copies, self.copied_bytes + next.copied_bytes);
         Report { at: next.at, copies, copied_bytes }
     }
-}
-
-/// The device may read the frame of a slot, if there is one, for ever. Returns the number of
-/// frames.
-#[cold]
-fn leak(slot: &mut TxSlot, reason: Option<DropReason>, log: &FaultLog) -> usize {
-    let Some(frame) = slot.frame.take() else { return 0 };
-    log.fault(Fault::Leaked);
-    let bytes = frame.chunks().map(|chunk| chunk.len() as u64).sum();
-    match reason {
-        None => log.counters.moved(1, bytes),
-        Some(reason) => log.counters.dropped(reason, 1),
-    }
-    // The packet of an `InFlight` that is dropped does not return to its pool.
-    drop(frame);
-    1
 }
 
 #[cfg(test)]
