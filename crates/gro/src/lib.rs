@@ -53,7 +53,7 @@
 //! | `mask`, `shape`, `predict` | headers compared: of any layout; of common ones; with the prediction |
 //! | `rules`, `join`, `finish` | what begins and joins an aggregate; how; its headers at the end |
 //! | `burst`, `auto` | packets without a partner in their burst; the bypass |
-//! | `gso`, `payload` | [`Split`], [`Slices`]: segmentation; the bytes of pieces, one after another |
+//! | `gso`, `payload` | [`Split`], [`Slices`]: segmentation; the bytes of pieces in their order |
 //! | `fixup`, `bytes` | lengths and checksums written; big-endian accesses |
 //! | `linear` | [`Linear`]: packets in byte buffers |
 //!

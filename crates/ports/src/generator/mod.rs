@@ -51,7 +51,7 @@
 //! | `template.rs` | frames of a capture |
 //! | `trials.rs` | a generator that sends when it is asked |
 //! | `rx.rs`, `pace.rs` | makes packets, at a rate |
-//! | `tx.rs`, `verify.rs`, `window.rs` | frees packets; checks tags; the numbers of a flow that arrived |
+//! | `tx.rs`, `verify.rs`, `window.rs` | frees packets; checks tags; the numbers that arrived |
 //! | `control.rs` | the report of rate and check |
 
 mod config;

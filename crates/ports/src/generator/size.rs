@@ -4,8 +4,8 @@
 /// twelve, with IP packets of 576 and 1500 bytes behind 14 bytes of Ethernet.
 pub const IMIX: [u16; 12] = [64, 590, 64, 64, 590, 64, 1514, 64, 590, 64, 590, 64];
 
-/// Lengths of the packets, from the first byte of the [layer](super::Config::layer) to the last of the
-/// payload: for Ethernet without the frame check sequence, so a "64-byte frame" on a wire is 60
+/// Lengths of the packets, from the first byte of the [layer](super::Config::layer) to the last of
+/// the payload: for Ethernet without the frame check sequence, so a "64-byte frame" on a wire is 60
 /// here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Size {
