@@ -1,6 +1,6 @@
 //! The smallest programs that do the jobs of hot paths, beside those paths, for `run` to count.
 //!
-//!     floor gro|anew|long|memory|verified|strangers ours|floor FLOWS BURST PACKETS
+//!     floor gro|anew|long|memory|verified|unmatched ours|floor FLOWS BURST PACKETS
 //!     floor copied ours|floor FLOWS 64 PACKETS
 //!     floor send|stale ours|floor SIZE 64 PACKETS
 //!     floor dissect ours|floor TAGS 64 PACKETS
@@ -15,7 +15,7 @@
 //! | `memory` | as `anew`, with headers that are in no cache when they come |
 //! | `verified` | as `gro`, with checksums that are not trusted |
 //! | `copied` | the same with byte buffers, one of which gets the payloads of the others |
-//! | `strangers` | packets that merge with nothing, in the stage of a route |
+//! | `unmatched` | packets that merge with nothing, in the stage of a route |
 //! | `send`, `stale` | frames of so many bytes go from the generator to the e1000e driver |
 //! | `dissect` | headers of a TCP/IPv4 frame with so many tags, 0 or 1, are found |
 //! | `lane` | packets of 8 flows go to lanes, and out of their rings |
@@ -205,8 +205,8 @@ fn main() {
         ("verified", "floor") => measure::<BURST>(floor::Merge::<true, false>::new(), (Unknown, Cache), ROUNDS, mix),
         ("copied", "ours") => measure_turns(copied::Bursts::new(copied::Ours::new(), flows), packets),
         ("copied", "floor") => measure_turns(copied::Bursts::new(copied::Floor::new(), flows), packets),
-        ("strangers", "ours") => measure(ours::Stage::new(), (Verified, Cache), 1, mix),
-        ("strangers", "floor") => measure(floor::Look::new(), (Verified, Cache), 1, mix),
+        ("unmatched", "ours") => measure(ours::Stage::new(), (Verified, Cache), 1, mix),
+        ("unmatched", "floor") => measure(floor::Look::new(), (Verified, Cache), 1, mix),
         _ => usage(),
     }
 }

@@ -47,7 +47,7 @@
 //! | file | |
 //! |---|---|
 //! | `config`, `offload`, `segment`, `stats` | [`GroConfig`]; [`Offload`]; [`Segment`] and [`Sink`]; [`Stats`] |
-//! | `gro/` | [`Gro`]: the paths of a packet (`paths`), bursts in which nothing merges (`unmatched`) |
+//! | `gro/` | [`Gro`]: the paths of a packet (`paths`), bursts without merges (`unmatched`) |
 //! | `table/` | held flows; the flow of the next packet (`expect`); flows opened again (`again`) |
 //! | `layout`, `key` | the offsets of a packet's headers; the hash of its flow |
 //! | `mask`, `shape`, `predict` | headers compared: of any layout; of common ones; with the prediction |

@@ -61,7 +61,7 @@ fn datagrams_to_many_destinations_arrive_beside_the_traffic_of_the_host() {
          --seconds 60"
     );
     let sender = one.command(turbine().to_str().unwrap(), &options).stdout(Stdio::piped()).spawn().unwrap();
-    let ping = one.command("ping", "-q -i 0.01 -c 80 10.0.0.2").stdout(Stdio::piped()).spawn().unwrap();
+    let ping = one.command("ping", "-i 0.01 -c 80 10.0.0.2").stdout(Stdio::piped()).spawn().unwrap();
     let (mut numbers, mut from) = (HashSet::new(), HashSet::<SocketAddr>::new());
     let mut buffer = [0; 2000];
     while numbers.len() < COUNT {
@@ -80,8 +80,8 @@ fn datagrams_to_many_destinations_arrive_beside_the_traffic_of_the_host() {
         text
     };
     let lost = report(ping);
-    // ping does not wait long for the last reply.
-    assert!(["80 received", "79 received"].iter().any(|all| lost.contains(all)), "{lost}");
+    // ping does not wait long for the last reply, which may be missing.
+    assert!((1..80).all(|n| lost.contains(&format!("icmp_seq={n} "))), "{lost}");
     let text = report(sender);
     assert!(text.contains("sent 4000 datagrams to 255 of 256 destinations") && text.contains("dropped 0"), "{text}");
     assert!(text.contains("10.2.0.1:8001: the route refuses: blackhole"), "{text}");

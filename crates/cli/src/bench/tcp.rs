@@ -81,7 +81,7 @@ impl Namespace {
             }
             let mut run = |time| -> io::Result<u64> {
                 let (start, mut done) = (Instant::now(), 0);
-                while done == 0 || start.elapsed() < time {
+                while start.elapsed() < time || (done == 0 && start.elapsed() < CONNECT) {
                     done += loops.answer()?;
                 }
                 Ok(done)

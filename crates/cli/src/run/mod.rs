@@ -227,7 +227,7 @@ impl Main {
                 output = is_read(live.update(&reading, &self.datapath.controls()));
                 next += self.args.interval;
             }
-            // A line that is due is printed at the end as well.
+            // What was due or requested before the end is done, and a request answered.
             if left.is_zero() {
                 break;
             }

@@ -25,7 +25,8 @@ fn pings(args: &[&str], answered: bool, left: [u64; 2]) -> Summary {
     let mut ping = hosts.one.command("ping", &format!("-q -c 3 -i 0.02 -W {wait} 10.0.0.2"));
     let output = crate::support::run(&mut ping);
     assert_eq!(output.status.success(), answered, "{args:?}: {output:?}");
-    // ping does not wait long for the last one, and what is in a tap when the command ends is not received.
+    // ping does not wait long for the last one, and what is in a tap when the command ends is not
+    // received.
     until("all packets have passed", || {
         let ports = towpath.look().ports;
         ports[0].rx.packets >= 3 && [ports[0].tx.packets, ports[1].tx.packets] == left

@@ -31,8 +31,8 @@ impl Echo {
     pub(crate) fn is_reached(&mut self) {
         let end = Instant::now() + LONGEST / 2;
         let (mut frames, mut sent) = (Vec::new(), Instant::now());
-        // Frames keep their order: once the last probe is back, none is on its way. One that was dropped
-        // is followed by another.
+        // Frames keep their order: once the last probe is back, none is on its way. One that was
+        // dropped is followed by another.
         let mut last = Vec::new();
         while frames.last().is_none_or(|back: &Vec<u8>| back[12..] != last[12..]) {
             assert!(Instant::now() < end, "no frame comes back");

@@ -356,8 +356,8 @@ impl Fib {
         self.lookup(address) == Answer::Other(Action::Local)
     }
 
-    /// The address that packets of the router to `to` by a next hop carry: one of the subnet of the
-    /// next hop, or the interface's first, or any interface's.
+    /// The source address of the router's own packets to `to`: one of the next hop's subnet, or the
+    /// interface's first, or any interface's.
     pub(super) fn source4(&self, next_hop: &NextHop, to: Ipv4Addr) -> Option<Ipv4Addr> {
         let next = match next_hop.gateway {
             Some(IpAddr::V4(gateway)) => gateway,

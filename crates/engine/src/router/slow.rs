@@ -416,7 +416,7 @@ impl Router {
     /// Does what neighbours bring about: solicitations, packets that have waited.
     #[cold]
     pub(super) fn act<R: RxQueue, T: TxQueue>(&mut self, turn: &mut Turn<'_, R, T>) {
-        // An error about a packet may solicit again: that is sent in the next round.
+        // An error about a packet may need a solicitation again, which is sent in the next round.
         for _ in 0..4 {
             let Outcome { solicitations, found, failed, overflown } = std::mem::take(&mut self.outcome);
             for (key, mac, packet) in found {

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_is_seen_as_it_was_last() {
+    fn the_state_of_a_queue_is_seen_as_it_was_last() {
         let sampler = Sampler::new(LinkKind::Ethernet);
         assert_eq!(sampler.samples().queue_states(), (QueueState::Up, QueueState::Up));
         sampler.queue_states(&State::Gone("away".into()), &State::Down("no link".into()));

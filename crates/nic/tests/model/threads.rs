@@ -12,7 +12,8 @@ use towpath_packet::port::{Port, Queues, RxQueue, Start, TxQueue};
 use towpath_packet::{Batch, Direction, Offloads, Packet};
 
 /// Runs two queues in each direction on four threads until `enough` is true and packets have passed
-/// in both directions, or some seconds are over. Then the queues end one after the other. Returns the number of packets sent and received.
+/// in both directions, or some seconds are over. Then the queues end one after the other. Returns
+/// the number of packets sent and received.
 fn run(device: model::Config, wire: impl Wire, mut config: Config, enough: impl Fn(u64) -> bool + Sync) -> (u64, u64) {
     let bus = model::launch(device.threaded(true), wire).unwrap();
     let device = bus.device();
@@ -68,7 +69,7 @@ fn run(device: model::Config, wire: impl Wire, mut config: Config, enough: impl 
         }
         stop.store(true, Relaxed);
     });
-    assert!(enough(control.faults().resets), "it took too long: {:?}", control.faults());
+    assert!(enough(control.faults().resets), "it took too long: {:?}, {:?}", control.faults(), passed());
     let (stats, counts) = (pool.stats(), device.iommu().counts());
     assert_eq!(stats.free, stats.capacity, "buffers are missing: {:?}", control.faults());
     assert_eq!(counts.maps, counts.unmaps, "mappings are left");

@@ -98,17 +98,20 @@ impl Totals {
     }
 
     /// A packet without a tag.
+    #[inline]
     pub(super) fn count_foreign(&self) {
         add(&self.foreign, 1);
     }
 
     /// A packet of another trial.
+    #[inline]
     pub(super) fn count_other_trial(&self) {
         add(&self.other_trial, 1);
     }
 }
 
 /// Adds to a counter that is written with a lock held.
+#[inline]
 fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
 }
@@ -134,6 +137,7 @@ impl Windows {
     }
 
     /// Notes a latency.
+    #[inline]
     pub(super) fn sample(&mut self, nanos: u64) {
         if self.latency.is_none() {
             self.latency = Histogram::new_with_bounds(1, LONGEST, 3).ok();
@@ -149,6 +153,7 @@ impl Windows {
     }
 
     /// Numbers in a window.
+    #[inline]
     fn width(&self) -> u64 {
         self.words as u64 * u64::from(u64::BITS)
     }
@@ -211,12 +216,14 @@ fn arrived_between(words: &[u64], from: u64, to: u64) -> u64 {
 }
 
 /// The word and the bit of a number.
+#[inline]
 fn place(words: &[u64], number: u64) -> (usize, u64) {
     let bit = number % u64::from(u64::BITS);
     ((number / u64::from(u64::BITS)) as usize % words.len(), 1 << bit)
 }
 
 /// Sets the bit of a number; whether it was set.
+#[inline]
 fn set(words: &mut [u64], number: u64) -> bool {
     let (word, bit) = place(words, number);
     let was = words[word] & bit != 0;
@@ -225,6 +232,7 @@ fn set(words: &mut [u64], number: u64) -> bool {
 }
 
 /// Clears the bits of `n` numbers from `from` on.
+#[inline]
 fn clear(words: &mut [u64], from: u64, n: u64) {
     if n >= words.len() as u64 * u64::from(u64::BITS) {
         return words.fill(0);

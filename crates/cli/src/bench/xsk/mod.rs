@@ -204,6 +204,7 @@ mod tests {
             }
         }
     }
+
     #[test]
     fn what_a_back_end_counts_is_the_rate_even_where_most_bursts_took_longer_than_their_mean() {
         let round = Round { datapath: 8073.5, reader: Some(7992.9), counted: true };
