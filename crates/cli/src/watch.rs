@@ -72,7 +72,7 @@ pub(crate) fn watch(ready: Ready, args: &Run) -> Result<ExitCode, Box<dyn Error>
             break;
         }
         let now = Instant::now();
-        // A line that is due is printed at the end as well: this thread may have had no time before.
+        // A line that is due is printed at the end as well: this thread may not have run before.
         if now >= next {
             output = is_read(live.update(&running.meter().read(), running.port_controls()));
             next += args.interval;

@@ -13,7 +13,6 @@
 //! | `memory` | access to memory on behalf of a device |
 //! | `runner` | a device that several threads share, and its own thread |
 //! | `seed` | reproducible random numbers |
-//! | `setters` | a setter for each field of a configuration |
 //!
 //! ```text
 //!   driver ── ModelBus ──┬── registers ──► e1000e ──► Wire      loopback, cable, descriptor
@@ -37,7 +36,6 @@ pub mod iommu;
 mod memory;
 mod runner;
 mod seed;
-mod setters;
 mod violation;
 pub mod virtio;
 pub mod wire;

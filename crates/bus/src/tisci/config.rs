@@ -1,26 +1,7 @@
 //! Rings, channels and flows as firmware sets them up: each one message.
 
 use super::message::{Message, kind};
-
-/// Defines a message as it is written, and for each of its fields a setter of the field's name.
-macro_rules! setters {
-    ($(#[$attr:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $type:ty,)* }) => {
-        $(#[$attr])*
-        pub struct $name {
-            $($(#[$doc])* pub $field: $type,)*
-        }
-
-        impl $name {
-            $(
-                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
-                #[must_use]
-                pub const fn $field(self, $field: $type) -> $name {
-                    $name { $field, ..self }
-                }
-            )*
-        }
-    };
-}
+use crate::setters;
 
 /// How software and hardware share a ring (`ring_cfg.mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use super::phy::PhyStart;
 use super::soc::{Grants, Soc};
 use crate::iommu;
-use crate::setters::setters;
 use std::time::Duration;
+use towpath_bus::setters;
 
 /// The ring that shows the end of a receive teardown; the manuals do not specify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

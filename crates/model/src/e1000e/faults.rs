@@ -2,7 +2,7 @@
 
 use crate::iommu::Refuse;
 use crate::seed::Seed;
-use crate::setters::setters;
+use towpath_bus::setters;
 
 setters! {
     /// The rates of faults, in a million. The default is a device without faults. Each field has a

@@ -70,9 +70,9 @@ pub use refuse::Refuse;
 pub use unit::Counts;
 pub use window::ModelWindow;
 
-use crate::setters::setters;
 use std::ops::RangeInclusive;
 use std::time::Duration;
+use towpath_bus::setters;
 
 setters! {
     /// The configuration of an IOMMU. Each field has a setter of its name.

@@ -38,12 +38,12 @@ pub use bus::{VirtioBar, VirtioBus, VirtioIrq};
 pub use faults::Faults;
 
 use crate::iommu::{self, ModelDma};
-use crate::setters::setters;
 use crate::violation::{Violation, Violations};
 use crate::wire::Wire;
 use bus::BusShared;
 use std::sync::Arc;
 use towpath_bus::BusError;
+use towpath_bus::setters;
 
 /// Features that a model can have (virtio 1.2 §5.1.3, §6): partial checksums in both directions, an
 /// address, mergeable buffers, a link, a control queue with filters, several pairs of queues,

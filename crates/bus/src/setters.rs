@@ -1,6 +1,9 @@
 //! Setters for the fields of a configuration.
 
-/// Defines a struct as it is written, and for each of its fields a setter of the field's name.
+/// Defines a struct as it is written, and for each of its fields a setter of the field's name. For
+/// the messages of [`tisci`](crate::tisci), and for the configurations of `towpath-model`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! setters {
     ($(#[$attr:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $type:ty,)* }) => {
         $(#[$attr])*
@@ -19,5 +22,3 @@ macro_rules! setters {
         }
     };
 }
-
-pub(crate) use setters;
