@@ -66,6 +66,7 @@ impl Kernel {
             for package in packages {
                 unpack(&package, &beside)?;
             }
+            extract(&beside)?;
             decompress(&beside)?;
             let _ = std::fs::remove_dir_all(&kernel.root);
             std::fs::rename(&beside, &kernel.root).map_err(|e| e.to_string())?;
@@ -73,11 +74,10 @@ impl Kernel {
         if kernel.image().is_some() { Ok(kernel) } else { Err(format!("there is no kernel in {name}")) }
     }
 
-    /// The kernel itself.
+    /// The kernel itself, without the program that decompresses it if QEMU boots it so.
     pub(crate) fn image(&self) -> Option<PathBuf> {
-        let is_kernel =
-            |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"vmlinuz"));
-        files(&self.root).into_iter().find(is_kernel)
+        let extracted = Some(self.root.join(EXTRACTED)).filter(|path| path.exists());
+        extracted.or_else(|| packed(&self.root))
     }
 
     /// The files of modules and of their dependencies, in load order.
@@ -194,6 +194,58 @@ fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
     }
     let ended = open.and_then(|mut child| child.wait()).map_err(|e| format!("dpkg-deb: {e}"))?;
     if ended.success() { Ok(()) } else { Err(format!("dpkg-deb {}: {ended}", package.display())) }
+}
+
+/// The kernel as the package has it: it decompresses itself.
+fn packed(folder: &Path) -> Option<PathBuf> {
+    let is_kernel =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"vmlinuz"));
+    files(folder).into_iter().find(is_kernel)
+}
+
+/// The name of the kernel beside the one of the package, decompressed.
+const EXTRACTED: &str = "vmlinux";
+
+/// Writes what a kernel decompresses into a file of its own, if that is an XZ stream and `xz` is
+/// installed: an emulated processor takes seconds for it at each boot. The header of the kernel has
+/// the place (Linux `Documentation/arch/x86/boot.rst`).
+fn extract(folder: &Path) -> Result<(), String> {
+    let Some(packed) = packed(folder) else { return Ok(()) };
+    let image = std::fs::read(&packed).map_err(|e| format!("{}: {e}", packed.display()))?;
+    let number = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
+    // `setup_sects`, `payload_offset`, `payload_length`. The last four bytes are the kernel's length.
+    let payload = || {
+        let begin = (usize::from(*image.get(0x1f1)?) + 1) * 512 + number(0x248)?;
+        image.get(begin..begin + number(0x24c)?.checked_sub(4)?)
+    };
+    let Some(stream) = payload().filter(|stream| stream.starts_with(b"\xfd7zXZ\0")) else { return Ok(()) };
+    let (path, stored) = (folder.join(EXTRACTED), folder.join("vmlinux.stream"));
+    std::fs::write(&stored, stream).map_err(|e| format!("{}: {e}", stored.display()))?;
+    let file = std::fs::File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    // Busybox has no filter for code of this processor.
+    let done = Command::new("xz").args(["--format=xz", "--decompress", "--stdout"]).arg(&stored).stdout(file).status();
+    if !done.is_ok_and(|status| status.success()) || !is_bootable(&path) {
+        let _ = std::fs::remove_file(&path);
+    }
+    std::fs::remove_file(&stored).map_err(|e| format!("{}: {e}", stored.display()))
+}
+
+/// Whether QEMU boots a decompressed kernel: a note of the ELF file has the entry for it
+/// (`XEN_ELFNOTE_PHYS32_ENTRY`).
+fn is_bootable(kernel: &Path) -> bool {
+    const NOTE: u64 = 4;
+    const ENTRY: &[u8] = b"\x12\0\0\0Xen\0";
+    let elf = std::fs::read(kernel).unwrap_or_default();
+    let number = |at: u64, bytes: usize| {
+        let field = elf.get(at as usize..)?.get(..bytes)?;
+        Some(field.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)))
+    };
+    // Of the file: place, size and number of its segments' headers. Of a segment: type, place, size.
+    let headers = || Some((number(32, 8)?, number(54, 2)?, number(56, 2)?));
+    let Some((begin, size, count)) = headers().filter(|_| elf.starts_with(b"\x7fELF")) else { return false };
+    let notes = (0..count).map(|n| begin + n * size).filter(|at| number(*at, 4) == Some(NOTE));
+    let mut notes = notes.filter_map(|at| elf.get(number(at + 8, 8)? as usize..)?.get(..number(at + 32, 8)? as usize));
+    notes.any(|note| note.windows(ENTRY.len()).any(|window| window == ENTRY))
 }
 
 /// Decompresses the modules below a folder.
