@@ -1,11 +1,12 @@
-//! Files to send to another process: memory, and some that are slow to close.
+//! Files to send to another process: memory, and some that are slow to close; the file of a socket.
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Result, Write};
 use std::mem::size_of_val;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::ptr::null;
 
@@ -22,6 +23,14 @@ pub fn sealed_memory(len: i64) -> OwnedFd {
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
     file.into()
+}
+
+/// Leaves the file of a socket at which nothing listens. Connections are refused from the beginning,
+/// even while a program that another test starts holds the closed socket until its `exec`.
+pub fn abandoned_socket(path: &Path) {
+    let socket = OwnedFd::from(UnixListener::bind(path).expect("a socket"));
+    // A socket that receives no more takes no connections either.
+    UnixStream::from(socket).shutdown(Shutdown::Both).expect("it is shut down");
 }
 
 /// A connection with bytes that its peer does not take, and the peer. The last close of the first

@@ -10,9 +10,9 @@
 //! | `needs` | what a test needs, and what a run leaves out |
 //! | `alone` | a test in a process of its own |
 //! | `counting` | an allocator that counts |
-//! | `files` | files and memory to send to another process |
+//! | `files` | files and memory to send to another process; the file of a socket |
 //! | `frames` | frames that a test recognizes |
-//! | `wait` | waiting for a condition |
+//! | `wait` | waiting for a condition; whether a program listens |
 
 mod alone;
 mod counting;
@@ -23,10 +23,10 @@ mod wait;
 
 pub use alone::alone;
 pub use counting::{Counting, allocations};
-pub use files::{lingering, sealed_memory, silent_file};
+pub use files::{abandoned_socket, lingering, sealed_memory, silent_file};
 pub use frames::addressed;
 pub use needs::{Need, all_required, needs, skip};
-pub use wait::{PATIENCE, until};
+pub use wait::{PATIENCE, listens, until};
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
