@@ -14,7 +14,7 @@ use towpath_wire::verify::{Check, verify};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
-/// A descriptor as a supervisor makes it, in a namespace.
+/// A descriptor as a supervisor makes it, in a namespace: of the first device `boss…` there.
 fn inherited(netns: &Namespace, vnet_header: bool) -> OwnedFd {
     netns.inside(|| {
         let file = tun::open().unwrap();
@@ -60,8 +60,11 @@ fn a_new_device_has_its_settings_and_the_offloads_of_the_kernel() {
 
 #[test]
 fn an_inherited_descriptor_works_with_its_header_and_without_one() {
-    let Some(netns) = namespace("an_inherited_descriptor_works_with_its_header_and_without_one") else { return };
     for header in [None, Some(10), Some(12)] {
+        // One for each device: a program that another test starts may hold the one before until its
+        // `exec`.
+        let test = "an_inherited_descriptor_works_with_its_header_and_without_one";
+        let Some(netns) = namespace(test) else { return };
         let fd = inherited(&netns, header.is_some());
         if let Some(len) = header {
             tun::set_header_len(&File::from(fd.try_clone().unwrap()), len).unwrap();
@@ -98,13 +101,11 @@ fn an_error_names_what_is_wrong_with_a_descriptor() {
 #[test]
 fn queues_are_opened_one_by_one_and_flows_stay_in_them() {
     let Some(netns) = namespace("queues_are_opened_one_by_one_and_flows_stay_in_them") else { return };
-    let config = Config::tun("tun0").netns(netns.name());
-    let mut single = Device::open(&config).unwrap();
+    let mut single = Device::open(&Config::tun("single0").netns(netns.name())).unwrap();
     single.queue().unwrap();
     let error = single.queue().unwrap_err().to_string();
     assert!(error.contains("make it with multi_queue"), "{error}");
-    drop(single);
-    let mut device = Device::open(&config.multi_queue(true)).unwrap();
+    let mut device = Device::open(&Config::tun("tun0").netns(netns.name()).multi_queue(true)).unwrap();
     let first = device.queue().unwrap();
     // A second one comes from elsewhere, a third one is opened here.
     let alien = device.add_fd(inherited(&netns, true)).unwrap_err().to_string();
@@ -120,7 +121,8 @@ fn queues_are_opened_one_by_one_and_flows_stay_in_them() {
     device.set_up().unwrap();
     let mut buffer = vec![0; READ_SIZE];
     let mut used = [0; 3];
-    for port in 0..16 {
+    // As many that none of the queues is left out by chance.
+    for port in 0..64 {
         let socket = netns.inside(|| UdpSocket::bind("10.9.0.1:0").unwrap());
         for _ in 0..4 {
             socket.send_to(b"hello", ("10.9.0.2", 1000 + port)).unwrap();

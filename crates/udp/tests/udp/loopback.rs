@@ -2,8 +2,10 @@
 
 use crate::common::{LOOPBACK, address, balanced, bind, flush, receive};
 use std::io::ErrorKind;
-use std::net::{TcpListener, UdpSocket};
-use towpath_testing::allocations;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use towpath_sys::poll::wait_readable;
+use towpath_testing::{PATIENCE, allocations};
 use towpath_udp::{OpenError, Path, UdpBatch, UdpConfig};
 
 /// Pieces of bytes that are known again.
@@ -113,15 +115,17 @@ fn a_socket_that_does_not_block_says_that_there_is_nothing() {
 
 #[test]
 fn a_connected_socket_is_taken_over_and_an_icmp_error_costs_no_datagram() {
+    // An address on which nothing is bound: the port is taken on another one. A socket that was
+    // closed would not do, because a program that another test starts may hold it until its `exec`.
+    let taken = UdpSocket::bind(LOOPBACK).unwrap();
+    let to = SocketAddr::from(([127, 0, 0, 2], taken.local_addr().unwrap().port()));
     let socket = UdpSocket::bind(LOOPBACK).unwrap();
-    let peer = UdpSocket::bind(LOOPBACK).unwrap();
-    let to = peer.local_addr().unwrap();
     socket.connect(to).unwrap();
     let mut a = UdpBatch::new(socket, &UdpConfig::default()).unwrap();
-    drop(peer);
     a.sender.push(&Path::to(to), b"lost").unwrap();
     flush(&mut a);
-    // The port is unreachable; the error waits in the socket.
+    // The port is unreachable; the error waits in the socket. On a busy machine it comes later.
+    assert!(wait_readable(a.socket().as_fd(), Some(PATIENCE)).unwrap(), "no error");
     let mut b = bind(&to.to_string(), &UdpConfig::default());
     a.sender.push(&Path::to(to), b"again").unwrap();
     flush(&mut a);
@@ -156,9 +160,9 @@ fn what_is_no_udp_socket_is_refused() {
     assert!(matches!(UdpBatch::new(tcp, &UdpConfig::default()), Err(OpenError::NotUdp)));
     let file = std::fs::File::open("/dev/null").unwrap();
     assert!(matches!(UdpBatch::new(file, &UdpConfig::default()), Err(OpenError::NotUdp)));
-    let taken = address(&bind(LOOPBACK, &UdpConfig::default()));
-    let first = bind(&taken.to_string(), &UdpConfig::default());
-    let error = UdpBatch::bind(address(&first), &UdpConfig::default()).unwrap_err();
+    let first = bind(LOOPBACK, &UdpConfig::default());
+    let taken = address(&first);
+    let error = UdpBatch::bind(taken, &UdpConfig::default()).unwrap_err();
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
 }
 
