@@ -38,9 +38,10 @@ use towpath_sys::bpf::{AttachMode, Map, Program, XdpLink};
 use towpath_sys::netns::Namespace;
 use towpath_sys::xsk::{self, RingMap, RingSizes, Socket, bind};
 
-/// Time for which `EBUSY` is retried: the kernel releases a closed socket with a delay, and a child
-/// process between `fork` and `exec` may still hold a descriptor of it.
-const BUSY: Duration = Duration::from_secs(1);
+/// Attempts while the answer is `EBUSY`: the kernel releases a closed socket with a delay, and a
+/// child process between `fork` and `exec` may still hold a descriptor of it. They take a second or
+/// more. They are counted and not timed: a machine that stands still releases nothing meanwhile.
+const BUSY_ATTEMPTS: u32 = 500;
 const BUSY_STEP: Duration = Duration::from_millis(2);
 /// Time between two attempts to reopen a queue.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(50);
@@ -170,15 +171,13 @@ fn is_busy(error: &io::Error) -> bool {
 
 /// Retries for a while if the queue or the interface is busy.
 pub(super) fn retry_while_busy<R>(mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-    let end = Instant::now() + BUSY;
-    loop {
+    for _ in 1..BUSY_ATTEMPTS {
         match f() {
-            Err(error) if is_busy(&error) && Instant::now() < end => {
-                std::thread::sleep(BUSY_STEP);
-            }
+            Err(error) if is_busy(&error) => std::thread::sleep(BUSY_STEP),
             result => return result,
         }
     }
+    f()
 }
 
 /// A packet in flight.

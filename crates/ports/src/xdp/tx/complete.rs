@@ -104,10 +104,16 @@ impl SocketTx {
             self.abandon(DropReason::PortGone);
         } else if self.in_flight.packets() == 0 || self.state != State::Up {
             self.stalled_since = None;
-        } else if self.stalled_since.get_or_insert_with(Instant::now).elapsed() > self.queue.port.config.stall {
-            self.stalled_since = None;
-            self.counters.failed(1);
-            self.queue.stalled(self.worked);
+        } else {
+            // A machine that stood still makes one look late: what the kernel completes now is there at
+            // the next one.
+            let since = self.stalled_since.get_or_insert_with(Instant::now);
+            let is_over = since.elapsed() > self.queue.port.config.stall;
+            if std::mem::replace(&mut self.was_over, is_over) && is_over {
+                self.stalled_since = None;
+                self.counters.failed(1);
+                self.queue.stalled(self.worked);
+            }
         }
     }
 

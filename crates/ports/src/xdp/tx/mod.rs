@@ -75,7 +75,10 @@ pub struct SocketTx {
     worked: bool,
     /// The current sample, if timestamps are used.
     timestamp: Option<TxTimestamp>,
+    /// The first look since which nothing was completed, though packets are in flight.
     stalled_since: Option<Instant>,
+    /// At the last look, that was longer ago than the time of a stall.
+    was_over: bool,
     state: State,
     watch: LinkWatch,
     counters: Arc<Counters>,
@@ -110,6 +113,7 @@ impl SocketTx {
             worked: false,
             timestamp: timed.then(TxTimestamp::default),
             stalled_since: None,
+            was_over: false,
             state: State::Up,
             watch,
             counters: Arc::default(),
