@@ -75,6 +75,7 @@ fn what_the_full_queue_of_a_tap_drops_is_counted_since_the_start_until_the_inter
         edge.refresh();
         assert_eq!((missed(), edge.tx().snapshot().all_missed()), (vec![(Missed::TunQueue, lost)], 0));
         if persist == "on" {
+            is_detached(&ns, interface);
             ns.ip(&format!("addr flush dev {interface}"));
         }
     }

@@ -492,7 +492,7 @@ fn a_socket_that_a_killed_process_left_is_replaced_and_one_in_use_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let config = |name: &str| Config::new(dir.path().join(name));
     // The file of a socket stays when that is closed.
-    drop(std::os::unix::net::UnixListener::bind(config("a").path).unwrap());
+    towpath_testing::abandoned_socket(&config("a").path);
     assert!(config("a").path.exists());
     let first = open(config("a")).unwrap();
     assert!(open(config("a")).is_err());

@@ -127,6 +127,7 @@ fn a_persistent_device_has_no_program_after_the_port_is_dropped() {
     let ns = Namespace::new("back");
     let (_, q) = tap(&ns, ",queues=2,steering=require,persist=on", Offloads::NONE);
     drop(q);
+    is_detached(&ns, "tp0");
     let (_, mut q) = tap(&ns, ",queues=2,steering=off,persist=off", Offloads::NONE);
     let socket = socket(&ns, "10.0.0.1:7000");
     assert_eq!([0, 1].map(|by| answered_by(&socket, &mut q, 100, by)), [0, 1]);

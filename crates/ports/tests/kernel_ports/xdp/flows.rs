@@ -31,10 +31,10 @@ fn only_the_flows_of_match_are_received_and_the_rest_goes_to_the_host() {
         ("ip6", false),
         ("ether 0x88cc+udp sport 1+proto 17", true),
     ];
+    let host = pair.middle.inside(|| UdpSocket::bind("10.0.0.2:4242").unwrap());
     for (flow, ours) in flows {
         let pool = pool();
         let mut q = pair.start(&format!(",match={flow}"), &pool);
-        let host = pair.middle.inside(|| UdpSocket::bind("10.0.0.2:4242").unwrap());
         host.set_read_timeout(Some(if ours { std::time::Duration::from_millis(20) } else { PATIENCE })).unwrap();
         let socket = pair.socket(0);
         socket.send_to(flow.as_bytes(), "10.0.0.2:4242").unwrap();
@@ -46,6 +46,8 @@ fn only_the_flows_of_match_are_received_and_the_rest_goes_to_the_host() {
         } else {
             assert_eq!(&buffer[..got.unwrap()], flow.as_bytes(), "{flow}");
         }
+        drop(q);
+        pair.is_free();
     }
     let pool = pool();
     let mut q = pair.start(",match=udp src fd00::/64 dst fd00::2 dport 4242", &pool);

@@ -36,6 +36,7 @@ fn frames_of_a_program_arrive_byte_by_byte_and_are_all_counted() {
         }
         let counters = q.tx[0].counters().clone();
         drop(q);
+        pair.is_free();
         let s = counters.snapshot();
         assert_eq!((s.packets, s.all_drops()), (1280, 0));
     }
@@ -64,6 +65,7 @@ fn the_largest_burst_is_one_call_for_short_frames_and_several_for_long_ones() {
         }
         let counters = q.tx[0].counters().clone();
         drop(q);
+        pair.is_free();
         let s = counters.snapshot();
         assert_eq!((s.packets, s.all_drops(), s.calls), (4096, 0, calls), "{payload} bytes of payload");
     }
@@ -95,6 +97,7 @@ fn a_device_that_stops_to_accept_frames_is_noticed() {
     });
     let counters = q.tx[0].counters().clone();
     drop(q);
+    pair.is_free();
     let s = counters.snapshot();
     assert_eq!(s.packets + s.all_drops(), given);
     assert!(s.dropped(DropReason::Refused) > 0 && s.packets < given, "{s:?}");
