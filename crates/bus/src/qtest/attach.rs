@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use towpath_sys::seqpacket::peer;
 
 /// QEMU's name of a `memory-backend-memfd` (`backends/hostmem-memfd.c`).
@@ -42,17 +42,18 @@ pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result
     Ok((channel, ram))
 }
 
-/// Connects to a socket; waits up to a second until a process listens on it.
+/// Connects to a socket; waits for a second or more until a process listens on it. The attempts are
+/// counted, because none is made while the machine stands still.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
-    let begun = Instant::now();
-    loop {
+    for _ in 0..100 {
         match UnixStream::connect(socket) {
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && begun.elapsed() < Duration::from_secs(1) => {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             other => return other,
         }
     }
+    UnixStream::connect(socket)
 }
 
 /// The memory of a machine among the descriptors of a process; the first if there are several.

@@ -119,8 +119,11 @@ pub(super) struct TransportShared {
     found: EventFd,
 }
 
-/// The longest time from the file of a back end's socket to its first `listen`.
-const STARTING: Duration = Duration::from_secs(1);
+/// Attempts to connect between the appearance of a back end's socket and its first `listen`: three
+/// seconds or more, of which none passes while the machine stands still.
+const STARTING: u32 = 600;
+/// The pause between two attempts to find the first back end.
+const STEP: Duration = Duration::from_millis(5);
 
 /// A back end of vhost-user.
 pub struct UserTransport {
@@ -131,7 +134,7 @@ pub struct UserTransport {
 
 impl UserTransport {
     /// Connects to a back end, or waits for its connection, and asks what it offers. A back end
-    /// that has made its socket has a second to listen.
+    /// that has made its socket has three seconds to listen.
     ///
     /// # Errors
     /// [`BusError`]: nothing listens at the path, no connection came in time, or the other side
@@ -161,15 +164,14 @@ impl UserTransport {
         });
         let shared =
             Arc::new(TransportShared { name: name.clone(), config, listener, state, kicks, calls, events, found });
-        let begun = Instant::now();
+        let (begun, mut attempts) = (Instant::now(), 0);
         let first = loop {
+            attempts += 1;
             match shared.find() {
                 Ok(Some(connection)) => break connection,
-                Ok(None) if begun.elapsed() < shared.config.patience => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) if begun.elapsed() < shared.config.patience => std::thread::sleep(STEP),
                 // The file of a socket is there a moment before anything listens.
-                Err(error) if is_refused(&error) && begun.elapsed() < STARTING => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
+                Err(error) if is_refused(&error) && attempts < STARTING => std::thread::sleep(STEP),
                 Ok(None) => return Err(BusError::device(name, "no back end has connected")),
                 Err(error) => {
                     let hint = "start the back end first, or let this side listen: server=on";
