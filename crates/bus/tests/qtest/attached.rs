@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use towpath_bus::qtest::Qemu;
 use towpath_bus::{Access, Bus, Dma, Window};
+use towpath_testing::listens;
 
 /// A QEMU as a user starts it, killed on drop.
 struct RunningQemu {
@@ -31,7 +32,7 @@ impl RunningQemu {
             .spawn()
             .unwrap();
         let running = RunningQemu { child, directory };
-        until("QEMU listens", || running.socket().exists());
+        until("QEMU listens", || listens(&running.child, &running.socket()));
         running
     }
 

@@ -55,6 +55,10 @@ fn application(bytes: &[u8]) -> ExtBufPool {
     ExtBufPool::new(16, memory, Arc::new(Owner)).unwrap()
 }
 
+/// More than a machine stands still for, and less than the five seconds after which a reply that
+/// does not come is given up.
+const SOON: Duration = Duration::from_secs(4);
+
 /// Sends a page; returns whether it went out as it is. No call on the port takes long.
 fn is_sent_as_it_is(rig: &mut Rig, pages: &mut ExtBufPool, bytes: &[u8]) -> bool {
     let (copied, begun) = (rig.control.faults().bounced, Instant::now());
@@ -62,7 +66,7 @@ fn is_sent_as_it_is(rig: &mut Rig, pages: &mut ExtBufPool, bytes: &[u8]) -> bool
     assert!(rig.send(0, page));
     rig.receive(0);
     rig.tx[0].reclaim();
-    assert!(begun.elapsed() < Duration::from_secs(2), "the back end was waited for: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < SOON, "the back end was waited for: {:?}", begun.elapsed());
     pages.drain_freed(16, |_, _| {});
     rig.control.faults().bounced == copied
 }

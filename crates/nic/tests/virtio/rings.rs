@@ -7,6 +7,7 @@ use std::time::Instant;
 use towpath_nic::virtio::{Config, Copybreak, UserConfig, UserTransport, VirtioNet};
 use towpath_packet::port::{PortControl, RxQueue, SettingValue, State, TxQueue, Wake};
 use towpath_packet::{Backing, Batch, Checksum, DropReason, Gso, GsoKind, Offloads, Packet};
+use towpath_testing::abandoned_socket;
 
 pub(crate) fn config(edit: impl FnOnce(&mut Config)) -> Config {
     let mut config = Config::default();
@@ -411,7 +412,7 @@ fn what_a_back_end_does_not_offer_is_refused_by_name() {
 fn a_back_end_that_does_not_listen_yet_is_waited_for_and_an_abandoned_socket_is_named() {
     let backend = Backend::new(EVERYTHING, 1);
     let path = backend.path.with_extension("starting");
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    abandoned_socket(&path);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(std::time::Duration::from_millis(100));
@@ -420,7 +421,7 @@ fn a_back_end_that_does_not_listen_yet_is_waited_for_and_an_abandoned_socket_is_
         assert!(UserTransport::open(UserConfig::new(&path)).is_ok());
     });
     std::fs::remove_file(&path).unwrap();
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    abandoned_socket(&path);
     let refused = UserTransport::open(UserConfig::new(&path)).unwrap_err().to_string();
     std::fs::remove_file(&path).unwrap();
     assert!(refused.contains("refused") && refused.contains("start the back end first"), "{refused}");

@@ -8,7 +8,7 @@ use std::time::Instant;
 use towpath_nic::virtio::Config;
 use towpath_packet::port::{RxQueue, TxQueue};
 use towpath_packet::{Backing, Checksum, Gso, GsoKind, Offloads};
-use towpath_testing::{Need, needs};
+use towpath_testing::{Need, listens, needs, until};
 
 /// A running testpmd; killed on drop.
 struct Testpmd {
@@ -31,11 +31,7 @@ impl Testpmd {
         command.args(["-s", "KILL", "240", "dpdk-testpmd"]).args(args.split_whitespace());
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let testpmd = Testpmd { child, path };
-        let begun = Instant::now();
-        while !testpmd.path.exists() {
-            assert!(begun.elapsed() < PATIENCE, "testpmd does not listen");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        until("testpmd listens", || listens(&testpmd.child, &testpmd.path));
         testpmd
     }
 
