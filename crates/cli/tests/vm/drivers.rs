@@ -8,7 +8,7 @@ use crate::says;
 use crate::support::{Need, needs};
 use crate::trace::{Access, Registers};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The same for all tests of a run.
 static RECORDED: Mutex<Option<Recordings>> = Mutex::new(None);
@@ -114,6 +114,9 @@ struct Recorder {
     writes: Vec<Access>,
 }
 
+/// Rounds without another value of a register, at the end of a step.
+const ROUNDS: u32 = 15;
+
 impl Recorder {
     fn new(guest: &mut Guest) -> Recorder {
         guest.plug();
@@ -132,19 +135,20 @@ impl Recorder {
         }
     }
 
-    /// Ends a step, once no register has got another value for a while.
+    /// Ends a step, once no register has got another value for a while: 1.5 seconds in which both
+    /// processors of the guest have run [`ROUNDS`] times. A guest that the machine holds up writes
+    /// nothing either, but it ends no round.
     fn step(&mut self, guest: &mut Guest) {
-        const QUIET: Duration = Duration::from_millis(1500);
-        let mut registers = Registers::default();
-        let mut last = Instant::now();
-        while last.elapsed() < QUIET {
+        let (mut registers, mut quiet) = (Registers::default(), 0);
+        while quiet < ROUNDS {
+            guest.run("taskset 1 sleep 0.05; taskset 2 sleep 0.05");
             self.writes.extend(guest.writes());
             let mut all = Registers::default();
             self.writes.iter().for_each(|write| all.write(write));
+            quiet += 1;
             if all != registers {
-                (registers, last) = (all, Instant::now());
+                (registers, quiet) = (all, 0);
             }
-            std::thread::sleep(Duration::from_millis(50));
         }
         self.steps.push(std::mem::take(&mut self.writes));
     }
