@@ -5,7 +5,7 @@ mod support;
 use serde::Deserialize;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::{Namespace, Towpath, run, until};
+use support::{Namespace, Towpath, run, until, until_some};
 
 /// The object of `--json`.
 #[derive(Debug, Deserialize)]
@@ -215,13 +215,17 @@ fn a_device_that_loses_a_fifth_meets_a_goal_of_half_and_no_goal_of_nothing() {
     let towpath = device.forward("fault:drop=20%@");
     let [a, b] = device.ports();
     let options = ["--goal-loss", "0", "--goal-loss", "50%", "--min-rate", "2k", "--max-rate", "2k"];
-    let found = report(&measure(&a, &b, &options), 0);
-    found.is_sane();
-    let [none, half] = found.results[0].goals.as_slice() else { panic!("{found:#?}") };
-    // Of 200 packets in a trial none is lost once in 10^19 times.
-    assert_eq!((none.complete, none.lower, none.upper, none.throughput), (true, None, Some(2000), None));
+    // A pause of the machine that is longer than some trials loses the packets of these.
+    let half = until_some("half of the packets arrive", || {
+        let mut found = report(&measure(&a, &b, &options), 0);
+        found.is_sane();
+        let [none, _] = found.results[0].goals.as_slice() else { panic!("{found:#?}") };
+        // Of 200 packets in a trial none is lost once in 10^19 times.
+        assert_eq!((none.complete, none.lower, none.upper, none.throughput), (true, None, Some(2000), None));
+        found.results[0].goals.pop().filter(|half| half.lower.is_some())
+    });
     assert_eq!((half.lower, half.upper, half.limited_by.as_str()), (Some(2000), None, "max-rate"));
-    assert!(half.throughput.unwrap() < 2000.0, "{found:#?}");
+    assert!(half.throughput.unwrap() < 2000.0, "{half:#?}");
     towpath.signal(libc::SIGTERM);
     towpath.wait();
 }

@@ -8,7 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use support::traffic::{ping, tcp};
-use support::{Hosts, Towpath, until};
+use support::{Hosts, Towpath, until, until_some};
+use towpath_testing::listens;
 
 /// QEMU as its users start it (`towpath_bus::qtest::Qemu::attach`), in host 2's namespace; killed
 /// on drop.
@@ -43,7 +44,8 @@ impl Machine {
             directory.path().join("qmp").display()
         );
         let child = hosts.two.command("qemu-system-x86_64", &args).stdin(Stdio::null()).spawn().unwrap();
-        until("QEMU listens", || socket.exists());
+        let monitor = directory.path().join("qmp");
+        until("QEMU listens", || listens(&child, &socket) && listens(&child, &monitor));
         Machine { child, directory }
     }
 
@@ -77,7 +79,12 @@ fn a_report_of_a_device_of_qemu_has_its_registers_before_and_while_it_runs() {
     let hosts = Hosts::new();
     let machine = Machine::start(&hosts);
     let device = format!("e1000e:qtest={}", machine.socket().display());
-    let text = support::datapath::run(&["report", &device, "--run", "4s"]).code(0).stdout;
+    // The link comes in that time, unless the machine stands still.
+    let text = until_some("the link comes while it runs", || {
+        let text = support::datapath::run(&["report", &device, "--run", "4s"]).code(0).stdout;
+        let is_late = |line: &str| line.starts_with("link up after") && line.ends_with("never");
+        (!text.lines().any(is_late)).then_some(text)
+    });
     let value = |section: &str, name: &str| {
         let of_section = text.split_once(&format!("[{section}]")).unwrap_or_else(|| panic!("{section}: {text}")).1;
         let line = of_section.lines().skip(1).take_while(|line| !line.starts_with('[')).find(|l| l.starts_with(name));

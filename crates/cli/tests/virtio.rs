@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use support::traffic::{Sample, copy, ping, tcp};
 use support::{Hosts, Need, Towpath, datapath, needs, until};
+use towpath_testing::listens;
 
 /// A child that is killed on drop.
 struct Running(Child);
@@ -30,7 +31,7 @@ fn testpmd(path: &Path) -> Running {
     let mut command = Command::new("dpdk-testpmd");
     command.args(args.split_whitespace()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let running = Running(command.spawn().unwrap());
-    until("testpmd listens", || path.exists());
+    until("testpmd listens", || listens(&running.0, path));
     running
 }
 
@@ -81,7 +82,7 @@ fn machine(hosts: &Hosts, directory: &Path) -> (Running, PathBuf) {
     );
     let child = hosts.two.command("qemu-system-x86_64", &args).stdin(Stdio::null()).spawn().unwrap();
     let running = Running(child);
-    until("QEMU listens", || socket.exists());
+    until("QEMU listens", || listens(&running.0, &socket));
     (running, socket)
 }
 

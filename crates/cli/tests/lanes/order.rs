@@ -105,8 +105,13 @@ fn flows(cables: (Cable, Cable), address: &str, connections: u32, args: &[&str])
     let mut rate = None;
     let noticed = scene.play(|hosts| {
         ping(hosts, "", address);
-        let report = iperf3(hosts, address, &format!("-t 1 -P {connections}"));
-        rate = report["end"]["sum_received"]["bits_per_second"].as_f64();
+        // A pause of the machine may take the whole second.
+        until("a megabyte passes", || {
+            let report = iperf3(hosts, address, &format!("-t 1 -P {connections}"));
+            let received = &report["end"]["sum_received"];
+            rate = received["bits_per_second"].as_f64();
+            received["bytes"].as_u64() > Some(1 << 20)
+        });
     });
     let summary = towpath.stop().code(0).summary();
     summary.is_balanced();

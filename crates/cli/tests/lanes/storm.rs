@@ -4,7 +4,7 @@ use crate::order::between;
 use crate::require;
 use crate::support::traffic::{iperf3, ping};
 use crate::support::witness::{Witness, compare};
-use crate::support::{Cable, LONGEST};
+use crate::support::{Cable, LONGEST, until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use towpath::engine::gro_stage::GroMode;
@@ -47,7 +47,13 @@ fn storm(cables: (Cable, Cable), workers: u16, hold: Duration) {
     let moves = std::thread::scope(|scope| {
         let moves = scope.spawn(|| shuffle(&table, &stop));
         ping(&hosts, "", "10.0.0.2");
-        iperf3(&hosts, "10.0.0.2", "-t 1 -P 16 --bidir");
+        let mut bytes = 0;
+        // A pause of the machine may take the whole second.
+        until("as many bytes pass as a thousand packets have at most", || {
+            let report = iperf3(&hosts, "10.0.0.2", "-t 1 -P 16 --bidir");
+            bytes += report["end"]["sum_received"]["bytes"].as_u64().unwrap_or(0);
+            bytes > 1000 << 16
+        });
         stop.store(true, Ordering::Relaxed);
         moves.join().unwrap()
     });

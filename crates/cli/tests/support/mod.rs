@@ -88,3 +88,14 @@ pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Tries until there is a result. For what a pause of the machine spoils: each attempt begins anew.
+#[track_caller]
+pub(crate) fn until_some<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let mut found = None;
+    until(what, || {
+        found = attempt();
+        found.is_some()
+    });
+    found.expect("it was waited for")
+}
