@@ -104,6 +104,8 @@ fn routes_and_neighbours_of_a_kernel_forward_packets_and_its_addresses_answer() 
         assert!(control.resolve([10, 0, 2, 2].into(), 0).is_none(), "its routes have left with it");
         assert!(control.neighbours().iter().all(|known| known.key.port != number), "{:?}", control.neighbours());
         until("the others go on", || pings(&a, "10.0.1.2"));
+        // A program that was started meanwhile holds the closed tap until its `exec`.
+        until("the tap is gone", || !plane.ip("-o link").contains(" p2:"));
     }
     let summary = running.stop();
     assert_eq!((summary.buffers_away, summary.reading.balance().in_flight()), (0, 0));
