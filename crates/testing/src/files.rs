@@ -25,8 +25,9 @@ pub fn sealed_memory(len: i64) -> OwnedFd {
     file.into()
 }
 
-/// Leaves the file of a socket at which nothing listens. Connections are refused from the beginning,
-/// even while a program that another test starts holds the closed socket until its `exec`.
+/// Leaves the file of a socket at which nothing listens. Connections are refused from the
+/// beginning, even while a program that another test starts holds the closed socket until its
+/// `exec`.
 pub fn abandoned_socket(path: &Path) {
     let socket = OwnedFd::from(UnixListener::bind(path).expect("a socket"));
     // A socket that receives no more takes no connections either.

@@ -97,8 +97,8 @@ fn wire(what: &str) -> Namespace {
     ns
 }
 
-/// Frames that the kernel dropped on the way from `v0` to `v1`: its ring between them holds 256, and
-/// what empties it may wait for a processor that is held up.
+/// Frames that the kernel dropped on the way from `v0` to `v1`: its ring between them holds 256,
+/// and what empties it may wait for a processor that is held up.
 fn dropped_on_the_wire(ns: &Namespace) -> u64 {
     ns.run("cat", "/sys/class/net/v0/statistics/tx_dropped").trim().parse().expect("a number")
 }

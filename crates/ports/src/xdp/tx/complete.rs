@@ -105,8 +105,8 @@ impl SocketTx {
         } else if self.in_flight.packets() == 0 || self.state != State::Up {
             self.stalled_since = None;
         } else {
-            // A machine that stood still makes one look late: what the kernel completes now is there at
-            // the next one.
+            // A machine that stood still makes one look late: what the kernel completes now is there
+            // at the next one.
             let since = self.stalled_since.get_or_insert_with(Instant::now);
             let is_over = since.elapsed() > self.queue.port.config.stall;
             if std::mem::replace(&mut self.was_over, is_over) && is_over {
