@@ -18,7 +18,7 @@
 //! | [`reserve`](Producer::reserve) | producer | slots to be filled: a [`Reservation`] |
 //! | [`submit`](Reservation::submit) | producer | makes them visible to the consumer |
 //! | [`peek`](Consumer::peek) | consumer | items to be taken, by [`drain`](Consumer::drain) |
-//! | [`release`](Drain::release) | consumer | gives the slots of taken items to the producer |
+//! | release: the [`Drain`] is dropped | consumer | gives the slots of taken items to the producer |
 //!
 //! A producer may also fill [`Vacant`] slots one by one and [`submit`](Producer::submit) at the end
 //! of a burst, which may go to several rings.
@@ -296,8 +296,7 @@ impl<T: Send> Consumer<T> {
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Drains up to `n` items. Their slots are [released](Drain::release) together, when the
-    /// iterator is dropped at the latest.
+    /// Drains up to `n` items. Their slots are released together, when the iterator is dropped.
     #[inline]
     pub fn drain(&mut self, n: usize) -> Drain<'_, T> {
         let n = n.min(self.peek(n));
@@ -337,18 +336,13 @@ impl Consumer<Packet> {
     }
 }
 
-/// Items that are being taken. Dropping it is to [`release`](Drain::release) it.
+/// Items that are being taken. When it is dropped, items that were not taken are dropped, and the
+/// slots of all are released to the producer.
 pub struct Drain<'a, T: Send> {
     consumer: &'a mut Consumer<T>,
     at: usize,
     end: usize,
     any: bool,
-}
-
-impl<T: Send> Drain<'_, T> {
-    /// Drops the items that were not taken, and gives the slots of all to the producer.
-    #[inline]
-    pub fn release(self) {}
 }
 
 impl<T: Send> Iterator for Drain<'_, T> {

@@ -87,7 +87,7 @@ mod threads {
         for _ in 0..8 {
             assert!(p.push(Counted(&dropped)).is_ok());
         }
-        c.drain(3).release();
+        drop(c.drain(3));
         assert_eq!(dropped.load(Ordering::Relaxed), 3);
         drop((p, c));
         assert_eq!(dropped.load(Ordering::Relaxed), 8);
