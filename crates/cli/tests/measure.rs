@@ -41,11 +41,11 @@ struct Trial {
     rate: u64,
     seconds: f64,
     generator_limited: bool,
-    ways: Vec<Way>,
+    ways: Vec<DirectionCounts>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Way {
+struct DirectionCounts {
     count: u64,
     made: u64,
     given_up: u64,
@@ -90,11 +90,11 @@ impl Report {
     fn is_sane(&self) {
         for result in &self.results {
             for trial in &result.trials {
-                for way in &trial.ways {
-                    assert_eq!(way.made + way.given_up, way.count, "{self:#?}");
-                    assert!(way.arrived <= way.made && way.loss <= 1.0, "{self:#?}");
+                for direction in &trial.ways {
+                    assert_eq!(direction.made + direction.given_up, direction.count, "{self:#?}");
+                    assert!(direction.arrived <= direction.made && direction.loss <= 1.0, "{self:#?}");
                     assert!(
-                        trial.generator_limited == (way.given_up + way.unsent > 0) || trial.ways.len() > 1,
+                        trial.generator_limited == (direction.given_up + direction.unsent > 0) || trial.ways.len() > 1,
                         "{self:#?}"
                     );
                 }
@@ -103,7 +103,7 @@ impl Report {
                 let Some(lower) = goal.lower else { continue };
                 assert!(goal.throughput.unwrap() <= lower as f64 && goal.throughput.unwrap() > 0.0, "{self:#?}");
                 let at = result.trials.iter().filter(|trial| trial.rate == lower && trial.seconds > 0.099);
-                let met = |trial: &&Trial| trial.ways.iter().all(|way| way.loss <= goal.loss);
+                let met = |trial: &&Trial| trial.ways.iter().all(|direction| direction.loss <= goal.loss);
                 let (good, bad): (Vec<_>, Vec<_>) = at.partition(met);
                 assert!(!good.is_empty() && good.len() >= bad.len(), "{self:#?}");
             }
@@ -205,7 +205,7 @@ fn both_directions_of_a_kernel_bridge_are_measured_at_the_same_time() {
     let result = &found.results[0];
     assert!(result.goals[0].complete && result.goals[0].lower.is_some(), "{found:#?}");
     assert!(result.trials.iter().all(|trial| trial.ways.len() == 2), "{found:#?}");
-    assert!(result.trials.iter().flat_map(|trial| &trial.ways).all(|way| way.twice == 0), "{found:#?}");
+    assert!(result.trials.iter().flat_map(|trial| &trial.ways).all(|direction| direction.twice == 0), "{found:#?}");
 }
 
 #[test]

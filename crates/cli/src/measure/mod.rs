@@ -20,7 +20,7 @@ use crate::bench::machine::Machine;
 use crate::units::si;
 use goal::Goal;
 use report::{AtRate, Report, SizeResult, Tried};
-use rig::{Interrupted, Rig, Way};
+use rig::{DirectionTrial, Interrupted, Rig};
 use search::Search;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
@@ -134,10 +134,10 @@ fn all(
 /// The rate that the generator makes into A: it is not paced.
 fn most(rig: &mut Rig, goals: &[Goal], size: usize) -> Result<u64, Interrupted> {
     let duration = goals.iter().map(|goal| goal.initial).fold(UNPACED, Duration::max);
-    let ways = rig.trial(ENDLESS, duration, size)?;
-    let rate =
-        |way: &Way| way.progress.made.saturating_sub(way.unsent) as f64 / way.progress.elapsed.as_secs_f64().max(1e-9);
-    Ok(ways.iter().map(rate).fold(f64::MAX, f64::min) as u64)
+    let directions = rig.trial(ENDLESS, duration, size)?;
+    let sent = |direction: &DirectionTrial| direction.progress.made.saturating_sub(direction.unsent) as f64;
+    let rate = |direction: &DirectionTrial| sent(direction) / direction.progress.elapsed.as_secs_f64().max(1e-9);
+    Ok(directions.iter().map(rate).fold(f64::MAX, f64::min) as u64)
 }
 
 fn one(
@@ -148,15 +148,15 @@ fn one(
     progress: &Progress,
 ) -> Result<(), Interrupted> {
     while let Some(next) = search.next() {
-        let mut ways = rig.trial(next.load, next.duration, size)?;
+        let mut directions = rig.trial(next.load, next.duration, size)?;
         for _ in 1..ATTEMPTS {
-            let near = |way: &Way| way.not_offered() * 10 <= way.count;
-            if ways.iter().all(|way| way.not_offered() == 0) || !ways.iter().all(near) {
+            let near = |direction: &DirectionTrial| direction.not_offered() * 10 <= direction.count;
+            if directions.iter().all(|direction| direction.not_offered() == 0) || !directions.iter().all(near) {
                 break;
             }
-            ways = rig.trial(next.load, next.duration, size)?;
+            directions = rig.trial(next.load, next.duration, size)?;
         }
-        let tried = Tried::new(next.load, next.duration, &ways);
+        let tried = Tried::new(next.load, next.duration, &directions);
         progress.show(&tried);
         search.record(next.load, next.duration, tried.loss());
         if let Some(result) = report.results.last_mut() {
@@ -178,10 +178,10 @@ fn latencies(
     for (loss, lower) in goals {
         for percent in PARTS {
             let rate = (lower * u64::from(percent) / 100).max(1);
-            let ways = rig.trial(rate, duration, size)?;
-            progress.show(&Tried::new(rate, duration, &ways));
+            let directions = rig.trial(rate, duration, size)?;
+            progress.show(&Tried::new(rate, duration, &directions));
             if let Some(result) = report.results.last_mut() {
-                result.latencies.extend(AtRate::all(loss, percent, rate, &ways));
+                result.latencies.extend(AtRate::all(loss, percent, rate, &directions));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The result of a measurement, for people and machines.
 
-use super::rig::Way;
+use super::rig::DirectionTrial;
 use super::search::Found;
 use crate::bench::machine::Machine;
 use crate::bench::provenance::Provenance;
@@ -79,12 +79,12 @@ pub(super) struct Tried {
     pub(super) seconds: f64,
     /// Packets of it were not made or not sent.
     pub(super) generator_limited: bool,
-    ways: Vec<WayCounts>,
+    ways: Vec<DirectionCounts>,
 }
 
 /// The packets of one direction.
 #[derive(Serialize)]
-struct WayCounts {
+struct DirectionCounts {
     /// Packets that were to be sent.
     count: u64,
     made: u64,
@@ -111,47 +111,52 @@ pub(super) struct AtRate {
 }
 
 impl Tried {
-    pub(super) fn new(rate: u64, duration: Duration, ways: &[Way]) -> Tried {
-        let counts = |way: &Way| WayCounts {
-            count: way.count,
-            made: way.progress.made,
-            given_up: way.count.saturating_sub(way.progress.made),
-            unsent: way.unsent,
-            arrived: way.found.arrived,
-            missed: way.missed,
-            late: way.found.late,
-            late_extent: way.found.late_extent,
-            twice: way.found.twice,
-            other_trial: way.found.other_trial,
-            loss: way.loss(),
+    pub(super) fn new(rate: u64, duration: Duration, directions: &[DirectionTrial]) -> Tried {
+        let counts = |direction: &DirectionTrial| DirectionCounts {
+            count: direction.count,
+            made: direction.progress.made,
+            given_up: direction.count.saturating_sub(direction.progress.made),
+            unsent: direction.unsent,
+            arrived: direction.found.arrived,
+            missed: direction.missed,
+            late: direction.found.late,
+            late_extent: direction.found.late_extent,
+            twice: direction.found.twice,
+            other_trial: direction.found.other_trial,
+            loss: direction.loss(),
         };
-        let generator_limited = ways.iter().any(|way| way.not_offered() > 0);
-        Tried { rate, seconds: duration.as_secs_f64(), generator_limited, ways: ways.iter().map(counts).collect() }
+        let generator_limited = directions.iter().any(|direction| direction.not_offered() > 0);
+        Tried {
+            rate,
+            seconds: duration.as_secs_f64(),
+            generator_limited,
+            ways: directions.iter().map(counts).collect(),
+        }
     }
 
     /// The same of the packets that were sent.
     fn loss_of_sent(&self) -> f64 {
-        let of = |way: &WayCounts| {
-            let sent = way.made.saturating_sub(way.unsent);
-            sent.saturating_sub(way.arrived) as f64 / sent.max(1) as f64
+        let of = |direction: &DirectionCounts| {
+            let sent = direction.made.saturating_sub(direction.unsent);
+            sent.saturating_sub(direction.arrived) as f64 / sent.max(1) as f64
         };
         self.ways.iter().map(of).fold(0.0, f64::max)
     }
 
     /// The loss of the direction with more of it.
     pub(super) fn loss(&self) -> f64 {
-        self.ways.iter().map(|way| way.loss).fold(0.0, f64::max)
+        self.ways.iter().map(|direction| direction.loss).fold(0.0, f64::max)
     }
 }
 
 impl AtRate {
     /// Those of all directions.
-    pub(super) fn all(goal_loss: f64, percent: u32, rate: u64, ways: &[Way]) -> Vec<AtRate> {
-        let one = |(way, name): (&Way, &'static str)| {
-            let latency_us = way.found.latency.as_ref().map(LatencyUs::new);
-            AtRate { goal_loss, percent, rate, way: name, loss: way.loss(), latency_us }
+    pub(super) fn all(goal_loss: f64, percent: u32, rate: u64, directions: &[DirectionTrial]) -> Vec<AtRate> {
+        let one = |(direction, name): (&DirectionTrial, &'static str)| {
+            let latency_us = direction.found.latency.as_ref().map(LatencyUs::new);
+            AtRate { goal_loss, percent, rate, way: name, loss: direction.loss(), latency_us }
         };
-        ways.iter().zip(["a-to-b", "b-to-a"]).map(one).collect()
+        directions.iter().zip(["a-to-b", "b-to-a"]).map(one).collect()
     }
 }
 
@@ -319,7 +324,7 @@ mod tests {
         let loss = 1.0 - arrived as f64 / 100.0;
         let (late, late_extent, twice, other_trial, missed, unsent) = (0, 0, 0, 0, 0, 0);
         let given_up = 100 - made;
-        let way = WayCounts {
+        let counts = DirectionCounts {
             count: 100,
             made,
             given_up,
@@ -332,7 +337,7 @@ mod tests {
             other_trial,
             loss,
         };
-        Tried { rate, seconds: 1.0, generator_limited: made < 100, ways: vec![way] }
+        Tried { rate, seconds: 1.0, generator_limited: made < 100, ways: vec![counts] }
     }
 
     #[test]

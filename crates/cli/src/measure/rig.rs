@@ -46,7 +46,7 @@ pub(super) struct Rig {
 
 /// What became of the packets of one direction.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct DirectionTrial {
     /// Packets that were to be sent.
     pub(super) count: u64,
     pub(super) progress: Progress,
@@ -61,7 +61,7 @@ pub(super) struct Way {
 #[derive(Debug)]
 pub(super) struct Interrupted;
 
-impl Way {
+impl DirectionTrial {
     /// The ratio of packets that did not arrive, those that were not sent included.
     pub(super) fn loss(&self) -> f64 {
         1.0 - self.found.arrived.min(self.count) as f64 / self.count.max(1) as f64
@@ -197,15 +197,16 @@ impl Rig {
     pub(super) fn connect(&mut self, names: &[String; 2]) -> Result<Result<(), Interrupted>, String> {
         let end = Instant::now() + CONNECTED;
         loop {
-            let ways = match self.send(1000, 64, 0, Duration::from_millis(50), true) {
-                Ok(ways) => ways,
+            let directions = match self.send(1000, 64, 0, Duration::from_millis(50), true) {
+                Ok(directions) => directions,
                 Err(interrupted) => return Ok(Err(interrupted)),
             };
             let wanted = if self.bidirectional { 2 } else { 1 };
-            let Some(at) = ways.iter().take(wanted).position(|way| way.found.arrived == 0) else { return Ok(Ok(())) };
+            let is_silent = |direction: &DirectionTrial| direction.found.arrived == 0;
+            let Some(at) = directions.iter().take(wanted).position(is_silent) else { return Ok(Ok(())) };
             if Instant::now() >= end {
                 let (from, to) = (&names[at], &names[1 - at]);
-                let Way { progress, unsent, found, .. } = ways[at];
+                let DirectionTrial { progress, unsent, found, .. } = directions[at];
                 let sent = progress.made.saturating_sub(unsent);
                 return Err(format!(
                     "no packet from {from} arrives at {to} ({sent} sent, {} others arrived): is the device between them up, and does it \
@@ -217,7 +218,12 @@ impl Rig {
     }
 
     /// A trial: `rate` packets per second for `duration`, of the size with index `size`.
-    pub(super) fn trial(&mut self, rate: u64, duration: Duration, size: usize) -> Result<Vec<Way>, Interrupted> {
+    pub(super) fn trial(
+        &mut self,
+        rate: u64,
+        duration: Duration,
+        size: usize,
+    ) -> Result<Vec<DirectionTrial>, Interrupted> {
         let count = ((rate as f64 * duration.as_secs_f64()).round() as u64).max(1);
         self.send(rate, count, size, self.drain, self.bidirectional)
     }
@@ -229,7 +235,7 @@ impl Rig {
         size: usize,
         drain: Duration,
         both: bool,
-    ) -> Result<Vec<Way>, Interrupted> {
+    ) -> Result<Vec<DirectionTrial>, Interrupted> {
         self.trials = self.trials.wrapping_add(1);
         let directions = if both { 2 } else { 1 };
         let number = |direction: u16| self.trials << 1 | direction;
@@ -252,14 +258,14 @@ impl Rig {
             (0..directions).all(|from| rig.has_settled(from, &before[from], progress[from], ended))
         })?;
         let after: Vec<_> = self.sides.iter().map(|(running, _)| running.meter().read()).collect();
-        let way = |from: usize| {
+        let trial = |from: usize| {
             let sent = sent(&after[from], &before[from]);
             let missed = missed(&after[1 - from]).saturating_sub(missed(&before[1 - from]));
             let found = self.sides[1 - from].1.verified();
             let unsent = progress[from].made.saturating_sub(sent);
-            Way { count, progress: progress[from], unsent, missed, found }
+            DirectionTrial { count, progress: progress[from], unsent, missed, found }
         };
-        Ok((0..directions).map(way).collect())
+        Ok((0..directions).map(trial).collect())
     }
 
     /// Whether all packets of a direction that were sent have arrived, and no more are on their way

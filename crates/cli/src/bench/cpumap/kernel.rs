@@ -1,5 +1,6 @@
-//! The kernel's way: an XDP program that redirects every frame to a CPUMAP, whose thread on another
-//! core makes buffers of frames and passes them to GRO and the stack (`kernel/bpf/cpumap.c`).
+//! The kernel's datapath: an XDP program that redirects every frame to a CPUMAP, whose thread on
+//! another core makes buffers of frames and passes them to GRO and the stack
+//! (`kernel/bpf/cpumap.c`).
 
 use std::io;
 use towpath_sys::bpf::asm::{Alu, Asm, Call, R1, R2, R3};

@@ -33,7 +33,7 @@ use super::udp::{Flows, Reader};
 use super::{median, show};
 use crate::args::{BenchCpumap, CpumapTable};
 use crate::bench::interrupt::until_interrupted;
-use rig::{PORT, Pair, TARGET, Way};
+use rig::{Datapath, PORT, Pair, TARGET};
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
@@ -70,10 +70,11 @@ struct Sample {
     cpu_ns: f64,
 }
 
-/// One way with GRO off or on: medians.
+/// One datapath with GRO off or on: medians.
 #[derive(Debug, Serialize)]
 struct Row {
-    way: Way,
+    #[serde(rename = "way")]
+    datapath: Datapath,
     gro: bool,
     offered_per_second: f64,
     delivered_per_second: f64,
@@ -157,38 +158,39 @@ fn traffics(args: &BenchCpumap) -> Vec<Traffic> {
     list
 }
 
-/// All ways, GRO off and on, in turn.
+/// All datapaths, GRO off and on, in turn.
 fn measure_all(traffic: Traffic, args: &BenchCpumap, cores: [usize; 2]) -> Result<Table, Box<dyn Error>> {
-    let all = Way::ALL.iter().flat_map(|&way| [(way, false), (way, true)]);
+    let all = Datapath::ALL.iter().flat_map(|&datapath| [(datapath, false), (datapath, true)]);
     // Lists are another kind of GRO for UDP.
     let udp = matches!(traffic, Traffic::Udp { .. });
     let with_lists = udp && rig::has_ethtool();
-    let kinds: Vec<(Way, bool)> = all.filter(|&(way, gro)| way != Way::CpumapList || gro && with_lists).collect();
+    let kinds: Vec<(Datapath, bool)> =
+        all.filter(|&(datapath, gro)| datapath != Datapath::CpumapList || gro && with_lists).collect();
     let mut samples: Vec<Vec<Sample>> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..args.rounds {
-        for (&(way, gro), list) in until_interrupted(kinds.iter().zip(&mut samples)) {
-            let sample = measure(traffic, way, gro, args, cores);
-            list.push(sample.map_err(|error| format!("{}: {error}", way.name()))?);
+        for (&(datapath, gro), list) in until_interrupted(kinds.iter().zip(&mut samples)) {
+            let sample = measure(traffic, datapath, gro, args, cores);
+            list.push(sample.map_err(|error| format!("{}: {error}", datapath.name()))?);
         }
     }
-    let of = |way, gro| kinds.iter().position(|&kind| kind == (way, gro)).and_then(|i| samples.get(i));
+    let of = |datapath, gro| kinds.iter().position(|&kind| kind == (datapath, gro)).and_then(|i| samples.get(i));
     let by = |list: &[Sample], other: Option<&Vec<Sample>>| {
         let pairs = list.iter().zip(other.into_iter().flatten());
         median(pairs.map(|(a, b)| a.delivered / b.delivered.max(1.0)).collect())
     };
-    let row = |(&(way, gro), list): (&(Way, bool), &Vec<Sample>)| {
+    let row = |(&(datapath, gro), list): (&(Datapath, bool), &Vec<Sample>)| {
         let median_of = |f: fn(&Sample) -> f64| median(list.iter().map(f).collect());
         Row {
-            way,
+            datapath,
             gro,
             offered_per_second: median_of(|s| s.offered),
             delivered_per_second: median_of(|s| s.delivered),
             lost_percent: median_of(|s| s.lost_percent),
             datagrams_per_message: median_of(|s| s.per_message),
             cpu_ns: median_of(|s| s.cpu_ns),
-            by_kernel_cpumap: by(list, of(Way::Cpumap, gro)),
-            by_off: of(way, false).map(|off| by(list, Some(off))),
-            by_unsteered: way.unsteered().map(|unsteered| by(list, of(unsteered, gro))),
+            by_kernel_cpumap: by(list, of(Datapath::Cpumap, gro)),
+            by_off: of(datapath, false).map(|off| by(list, Some(off))),
+            by_unsteered: datapath.unsteered().map(|unsteered| by(list, of(unsteered, gro))),
         }
     };
     // An interrupted first round has not measured all.
@@ -197,16 +199,16 @@ fn measure_all(traffic: Traffic, args: &BenchCpumap, cores: [usize; 2]) -> Resul
     Ok(Table { traffic, rows })
 }
 
-/// One way for the time of a measurement.
+/// One datapath for the time of a measurement.
 fn measure(
     traffic: Traffic,
-    way: Way,
+    datapath: Datapath,
     gro: bool,
     args: &BenchCpumap,
     cores: [usize; 2],
 ) -> Result<Sample, Box<dyn Error>> {
     let pair = Pair::new(cores)?;
-    let running = pair.open(way, gro, args.queue, cores)?;
+    let running = pair.open(datapath, gro, args.queue, cores)?;
     let time = args.seconds;
     let sample = match traffic {
         Traffic::Udp { flows, reader } => {

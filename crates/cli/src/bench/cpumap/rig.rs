@@ -21,10 +21,10 @@ const VETH: &str = "v0";
 const NEAR_MAC: &str = "00:00:5e:00:53:01";
 const FAR_MAC: &str = "00:00:5e:00:53:02";
 
-/// A way from the veth to the stack.
+/// A datapath from the veth to the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Way {
+pub(super) enum Datapath {
     /// The kernel's NAPI and stack on the core that receives.
     Kernel,
     /// The kernel's cpumap.
@@ -39,27 +39,33 @@ pub(super) enum Way {
     LaneOneByOne,
 }
 
-impl Way {
-    pub(super) const ALL: [Way; 6] =
-        [Way::Kernel, Way::Cpumap, Way::CpumapList, Way::Worker, Way::Lane, Way::LaneOneByOne];
+impl Datapath {
+    pub(super) const ALL: [Datapath; 6] = [
+        Datapath::Kernel,
+        Datapath::Cpumap,
+        Datapath::CpumapList,
+        Datapath::Worker,
+        Datapath::Lane,
+        Datapath::LaneOneByOne,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Way::Kernel => "kernel, no steering",
-            Way::Cpumap => "kernel, cpumap",
-            Way::CpumapList => "kernel, cpumap, rx-gro-list",
-            Way::Worker => "towpath, no lane",
-            Way::Lane => "towpath, lane",
-            Way::LaneOneByOne => "towpath, lane, no arrays, no bulk (patch 3)",
+            Datapath::Kernel => "kernel, no steering",
+            Datapath::Cpumap => "kernel, cpumap",
+            Datapath::CpumapList => "kernel, cpumap, rx-gro-list",
+            Datapath::Worker => "towpath, no lane",
+            Datapath::Lane => "towpath, lane",
+            Datapath::LaneOneByOne => "towpath, lane, no arrays, no bulk (patch 3)",
         }
     }
 
-    /// The way without steering that a way with steering is compared with.
-    pub(super) fn unsteered(self) -> Option<Way> {
+    /// The datapath without steering that one with steering is compared with.
+    pub(super) fn unsteered(self) -> Option<Datapath> {
         match self {
-            Way::Kernel | Way::Worker => None,
-            Way::Cpumap | Way::CpumapList => Some(Way::Kernel),
-            Way::Lane | Way::LaneOneByOne => Some(Way::Worker),
+            Datapath::Kernel | Datapath::Worker => None,
+            Datapath::Cpumap | Datapath::CpumapList => Some(Datapath::Kernel),
+            Datapath::Lane | Datapath::LaneOneByOne => Some(Datapath::Worker),
         }
     }
 }
@@ -135,39 +141,48 @@ impl Pair {
         Ok(Pair { near, far })
     }
 
-    /// Starts a way from the veth to the stack, with a queue of `queue` frames between the cores.
-    pub(super) fn open(&self, way: Way, gro: bool, queue: u32, cores: [usize; 2]) -> Result<Carrier, Box<dyn Error>> {
+    /// Starts a datapath from the veth to the stack, with a queue of `queue` frames between the
+    /// cores.
+    pub(super) fn open(
+        &self,
+        datapath: Datapath,
+        gro: bool,
+        queue: u32,
+        cores: [usize; 2],
+    ) -> Result<Carrier, Box<dyn Error>> {
         let [first, last] = cores;
-        match way {
-            Way::Kernel | Way::Cpumap | Way::CpumapList => {
+        match datapath {
+            Datapath::Kernel | Datapath::Cpumap | Datapath::CpumapList => {
                 let carrier = self.far.run(move || -> Result<Carrier, String> {
                     ip(&format!("addr add {TARGET}/32 dev {VETH}"))?;
-                    let carrier = match way {
-                        Way::Cpumap | Way::CpumapList => Carrier::Cpumap { _map: Cpumap::attach(VETH, last, queue)? },
+                    let carrier = match datapath {
+                        Datapath::Cpumap | Datapath::CpumapList => {
+                            Carrier::Cpumap { _map: Cpumap::attach(VETH, last, queue)? }
+                        }
                         _ => Carrier::Kernel,
                     };
                     // A program switches GRO of a veth on, so the setting comes after it.
                     set_gro(gro)?;
-                    if way == Way::CpumapList {
+                    if datapath == Datapath::CpumapList {
                         run("ethtool", &format!("-K {VETH} rx-gro-list on"))?;
                     }
                     Ok(carrier)
                 })??;
                 Ok(carrier)
             }
-            Way::Worker | Way::Lane => {
+            Datapath::Worker | Datapath::Lane => {
                 let (veth, tap) = self.ports(queue)?;
                 let mut plan = Forward::default();
                 (plan.directions, plan.cores) = (Directions::OneWay, vec![first]);
                 plan.gro.mode = if gro { GroMode::On } else { GroMode::Off };
                 plan.steering.ring = queue as usize;
                 plan.pool = pool(queue);
-                if way == Way::Lane {
+                if datapath == Datapath::Lane {
                     plan.lanes = vec![last];
                 }
                 Ok(Carrier::Towpath(Box::new(plan.start(veth, tap)?)))
             }
-            Way::LaneOneByOne => {
+            Datapath::LaneOneByOne => {
                 let (veth, tap) = self.ports(queue)?;
                 Ok(Carrier::OneByOne(OneByOne::start(veth, tap, gro, queue, cores)?))
             }

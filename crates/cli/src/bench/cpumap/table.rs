@@ -68,7 +68,7 @@ fn print_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
         writeln!(
             out,
             "{:44} {:>4} {:>9} {:>9.3} {:>7} {:>6} {:>8.0} {:>8} {:>8.2} {:>8}",
-            row.way.name(),
+            row.datapath.name(),
             if row.gro { "on" } else { "off" },
             udp(format!("{:.3}", row.offered_per_second / scale)),
             row.delivered_per_second / scale,

@@ -47,11 +47,10 @@ use std::process::{Command, ExitCode};
 
 const COUNTED: &str = "one way, from before the sender's call to after the receiver's, by one clock";
 
-/// A measured path: runs one round, with the sender on the first core and the other thread on the
-/// second.
-type Way = fn(Mode, &BenchLatency, [usize; 2]) -> Result<Sample, Box<dyn Error>>;
+/// One round of a path, with the sender on the first core and the other thread on the second.
+type Round = fn(Mode, &BenchLatency, [usize; 2]) -> Result<Sample, Box<dyn Error>>;
 
-const WAYS: [(&str, Way); 4] = [
+const PATHS: [(&str, Round); 4] = [
     ("towpath: ends on two cores", sock::two_cores),
     ("towpath: ends on one core", sock::one_core),
     ("kernel: UDP over veth", udp::round),
@@ -61,7 +60,8 @@ const WAYS: [(&str, Way); 4] = [
 /// One path in one mode.
 #[derive(Debug, Serialize)]
 struct Row {
-    way: &'static str,
+    #[serde(rename = "way")]
+    path: &'static str,
     mode: &'static str,
     messages: u64,
     lost: u64,
@@ -100,10 +100,10 @@ pub(crate) fn run(args: &BenchLatency) -> Result<ExitCode, Box<dyn Error>> {
     }
     let mut found: Vec<(&str, Mode, Result<Sample, String>)> = Vec::new();
     for round in 0..args.rounds {
-        let all = WAYS.iter().flat_map(|(way, measure)| Mode::ALL.map(|mode| (*way, mode, measure)));
-        for (i, (way, mode, measure)) in until_interrupted(all.enumerate()) {
+        let all = PATHS.iter().flat_map(|(path, measure)| Mode::ALL.map(|mode| (*path, mode, measure)));
+        for (i, (path, mode, measure)) in until_interrupted(all.enumerate()) {
             if round == 0 {
-                found.push((way, mode, Sample::new().map_err(|error| error.to_string())));
+                found.push((path, mode, Sample::new().map_err(|error| error.to_string())));
             }
             if let Some((_, _, sum)) = found.get_mut(i)
                 && let Ok(all) = sum
@@ -116,24 +116,24 @@ pub(crate) fn run(args: &BenchLatency) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     let mut report = Report { size: args.size, rows: Vec::new(), skipped: Vec::new() };
-    for (way, mode, sample) in found {
+    for (path, mode, sample) in found {
         match sample {
-            Ok(sample) => report.rows.push(row(way, mode, &sample)),
-            Err(error) => report.skipped.push(format!("{way}, {}: {error}", mode.name())),
+            Ok(sample) => report.rows.push(row(path, mode, &sample)),
+            Err(error) => report.skipped.push(format!("{path}, {}: {error}", mode.name())),
         }
     }
     show(args.json, COUNTED, &report, || print(&report, args))?;
     Ok(if args.require && !report.skipped.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn row(way: &'static str, mode: Mode, sample: &Sample) -> Row {
+fn row(path: &'static str, mode: Mode, sample: &Sample) -> Row {
     let us = |quantile| sample.ns.value_at_quantile(quantile) as f64 / 1e3;
     let messages = sample.ns.len();
     let beyond = |percent: &&f64| (100.0 - **percent) / 100.0 * messages as f64 >= 1.0;
     let distribution =
         PERCENTS.iter().filter(beyond).map(|&percent| Percentile { percent, us: us(percent / 100.0) }).collect();
     Row {
-        way,
+        path,
         mode: mode.name(),
         messages,
         lost: sample.lost,
@@ -152,10 +152,10 @@ fn print(report: &Report, args: &BenchLatency) -> std::io::Result<()> {
         "{:26} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}",
         "one way, microseconds", "mode", "p50", "p99", "p99.9", "messages", "sleeps", "lost"
     )?;
-    for Row { way, mode, messages, lost, p50_us, p99_us, p999_us, sleeps, .. } in &report.rows {
+    for Row { path, mode, messages, lost, p50_us, p99_us, p999_us, sleeps, .. } in &report.rows {
         writeln!(
             out,
-            "{way:26} {mode:>6} {p50_us:>9.2} {p99_us:>9.2} {p999_us:>9.2} {messages:>9} {sleeps:>8.2} {lost:>6}"
+            "{path:26} {mode:>6} {p50_us:>9.2} {p99_us:>9.2} {p999_us:>9.2} {messages:>9} {sleeps:>8.2} {lost:>6}"
         )?;
     }
     for skipped in &report.skipped {

@@ -61,15 +61,15 @@ const COUNTED: &str = "nanoseconds of one core for a packet, on the datapath's s
 #[derive(Debug, Serialize)]
 struct Column {
     size: u32,
-    copy: Way,
-    page: Way,
+    copy: PacketCost,
+    page: PacketCost,
     /// Additional packets in the same time, page over copy.
     percent: f64,
 }
 
-/// One way of sending.
+/// What a packet costs, sent by copy or by page.
 #[derive(Debug, Serialize)]
-struct Way {
+struct PacketCost {
     /// Nanoseconds of the datapath's core per packet, with a consumer in its thread. While a back
     /// end's ring is full, the core waits in it.
     ns: f64,
@@ -191,8 +191,8 @@ mod tests {
         };
         let mut rig = Rig::new(&umem, egress, transmit, size, (Read::All, BackEndPlace::of(&args)), &args).unwrap();
         let round = rig.round(4).unwrap();
-        let way = rig.seen(round).unwrap();
-        (way.copies, way.copied_bytes)
+        let cost = rig.seen(round).unwrap();
+        (cost.copies, cost.copied_bytes)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! An application, its socket, and an egress, joined as `towpath fwd` joins them.
 
-use super::Way;
+use super::PacketCost;
 use super::app::{self, App, BURST};
 use super::back_end::{BackEnd, BackEndPlace};
 use super::egress::{Egress, Opened};
@@ -274,7 +274,7 @@ impl Rig {
     }
 
     /// The row of a median round.
-    pub(super) fn seen(&self, round: Round) -> Result<Way, Box<dyn Error>> {
+    pub(super) fn seen(&self, round: Round) -> Result<PacketCost, Box<dyn Error>> {
         let received = self.received.snapshot().packets as f64;
         let event = |wanted| {
             let events = self.events.events();
@@ -285,7 +285,7 @@ impl Rig {
         if drops > 0 {
             return Err(format!("{drops} packets were dropped").into());
         }
-        Ok(Way {
+        Ok(PacketCost {
             ns: round.datapath,
             reader_ns: round.reader,
             read_bytes: self.reader_work().map(|work| work.bytes as f64 / work.packets.max(1) as f64),

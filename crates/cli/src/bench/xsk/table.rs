@@ -1,6 +1,6 @@
 //! Prints the tables in the shape of their authors.
 
-use super::{Column, Report, Table, Way};
+use super::{Column, PacketCost, Report, Table};
 use crate::args::BenchXsk;
 use crate::units::grouped;
 use std::io::{self, Write};
@@ -45,7 +45,7 @@ fn print_table(out: &mut impl Write, table: &Table) -> io::Result<()> {
     row(out, "percent", of(&|column| format!("{:+.1} %", column.percent)))?;
     row(out, "ns", of(&|column| format!("{:.1} / {:.1}", column.copy.ns, column.page.ns)))?;
     if table.columns.iter().any(|column| column.page.reader_ns.is_some()) {
-        let ns = |way: &Way| way.reader_ns.unwrap_or(0.0);
+        let ns = |cost: &PacketCost| cost.reader_ns.unwrap_or(0.0);
         row(out, "reader ns", of(&|column| format!("{:.1} / {:.1}", ns(&column.copy), ns(&column.page))))?;
     }
     row(out, "copies", of(&|column| format!("{:.0} / {:.0}", column.copy.copies, column.page.copies)))?;
