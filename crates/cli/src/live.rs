@@ -186,9 +186,9 @@ fn gro_line(gro: &GroReading) -> String {
     reasons.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
     let reasons: Vec<_> =
         reasons.iter().take(4).map(|(reason, n)| format!("{reason} {}", si(*n as f64).trim_end())).collect();
-    let aside = if gro.bypassed_engines > 0 { "   aside: nothing merges" } else { "" };
+    let bypassed = if gro.bypassed_engines > 0 { "   bypassed: nothing merges" } else { "" };
     let flushed = if reasons.is_empty() { String::new() } else { format!("   flushed {}", reasons.join(", ")) };
-    format!("gro merged {merged:.1} %{flushed}{aside}")
+    format!("gro merged {merged:.1} %{flushed}{bypassed}")
 }
 
 /// What was lost around a port, and what was dropped there or on the way to it, with the most

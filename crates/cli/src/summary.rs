@@ -57,7 +57,9 @@ pub(crate) enum Line<'a> {
         rates: Vec<Rate<'a>>,
         verified: Vec<Check<'a>>,
         events: Vec<Event<'a>>,
-        visitors: &'a [(String, String)],
+        /// What applications did, with the port of each.
+        #[serde(rename = "visitors")]
+        session_log: &'a [(String, String)],
         users: Vec<UserUsage<'a>>,
         rules: Vec<RuleHits<'a>>,
         gone: Vec<String>,
@@ -281,7 +283,7 @@ impl<'a> Line<'a> {
             rates: measured.rates(),
             verified: measured.checks(),
             events: summary.events.iter().map(Event::new).collect(),
-            visitors: &summary.session_log,
+            session_log: &summary.session_log,
             users: summary.usage.iter().map(UserUsage::new).collect(),
             rules: RuleHits::of(summary),
             gone: gone.map(Failure::to_string).collect(),

@@ -14,7 +14,7 @@ fn json_lines(finished: &Finished) -> Vec<Line> {
 #[test]
 fn fwd_alone_tries_built_in_ports_and_ends_by_itself_with_the_balance() {
     let finished = run(&["fwd", "--duration", "300ms"]).code(0);
-    for part in ["gen:", "null:", "balance", "all home", "packets"] {
+    for part in ["gen:", "null:", "balance", "all returned", "packets"] {
         assert!(finished.stdout.contains(part), "{part} is missing: {finished:#?}");
     }
     assert!(!finished.stdout.contains("UNACCOUNTED") && finished.stderr.contains("no root needed"), "{finished:#?}");

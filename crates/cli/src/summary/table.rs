@@ -88,21 +88,21 @@ pub(crate) fn print(
     if let (copies @ 1.., bytes) = reading.copied() {
         writeln!(out, "copied   {} packets, {}B, on their way to egresses", grouped(copies), si(bytes as f64))?;
     }
-    let home = match summary.buffers_away {
-        0 => "all home".to_owned(),
-        n => format!("{n} NOT HOME"),
+    let returned = match summary.buffers_away {
+        0 => "all returned".to_owned(),
+        n => format!("{n} NOT RETURNED"),
     };
     let shortages = match summary.shortages {
         0 => String::new(),
         n => format!("; the pool was dry {} times (--buffers)", grouped(n)),
     };
-    writeln!(out, "buffers  {home}{shortages}")?;
+    writeln!(out, "buffers  {returned}{shortages}")?;
     if summary.pages > 0 {
-        let home = match summary.pages_away {
-            0 => "all home".to_owned(),
-            n => format!("{n} NOT HOME"),
+        let returned = match summary.pages_away {
+            0 => "all returned".to_owned(),
+            n => format!("{n} NOT RETURNED"),
         };
-        writeln!(out, "pages    {} of applications, {home}", grouped(summary.pages))?;
+        writeln!(out, "pages    {} of applications, {returned}", grouped(summary.pages))?;
     }
     let hits: Vec<_> = summary.rule_hits.iter().map(|(rule, packets)| (grouped(*packets), rule)).collect();
     let width = hits.iter().map(|(packets, _)| packets.len()).max().unwrap_or(0);
@@ -129,10 +129,10 @@ pub(crate) fn print(
     }
     let earlier = summary.session_log.len().saturating_sub(MAX_SESSION_LINES);
     for (port, line) in summary.session_log.iter().skip(earlier) {
-        writeln!(out, "visitor  {port}: {line}")?;
+        writeln!(out, "session  {port}: {line}")?;
     }
     if earlier > 0 {
-        writeln!(out, "visitors {earlier} earlier ones (--json lists all that are kept)")?;
+        writeln!(out, "sessions {earlier} earlier ones (--json lists all that are kept)")?;
     }
     for failure in failures {
         match failure {
@@ -157,7 +157,7 @@ fn print_gro(out: &mut impl Write, gro: &GroReading) -> io::Result<()> {
         write!(out, ", {} aggregates of {mean:.1} on average", grouped(gro.aggregates))?;
     }
     if gro.bypassed > 0 {
-        write!(out, "; stood aside for {:.0} %, because nothing merged", percent(gro.bypassed))?;
+        write!(out, "; {:.0} % bypassed, because nothing merged", percent(gro.bypassed))?;
     }
     writeln!(out)?;
     let reasons: Vec<_> = gro.flushed().map(|(reason, n)| format!("{reason} {}", grouped(n))).collect();

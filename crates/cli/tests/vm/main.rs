@@ -157,10 +157,10 @@ fn frames_pass_between_a_virtio_nic_behind_the_iommu_and_another_nic_under_every
             // comes.
             let port = format!("virtio:vfio={PEER}?policy={policy}");
             guest.until("a link", &format!("towpath gen '{port}' --count 10 | grep -q '10 in = 10 out'"));
-            says(&guest.run(&format!("towpath gen '{port}' --count 3000")), &["3 000 in = 3 000 out", "all home"]);
+            says(&guest.run(&format!("towpath gen '{port}' --count 3000")), &["3 000 in = 3 000 out", "all returned"]);
             guest.run("kill -INT $(cat /tmp/pid)");
             guest.until("the sink has ended", "! kill -0 $(cat /tmp/pid)");
-            says(&guest.run("cat /tmp/sink"), &["all home"]);
+            says(&guest.run("cat /tmp/sink"), &["all returned"]);
         }
         // The other way: frames of two lengths, of which the short ones are copied out of their
         // buffers.

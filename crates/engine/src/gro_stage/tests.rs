@@ -426,7 +426,7 @@ fn with_a_hold_time_an_aggregate_outlives_its_burst_and_leaves_when_it_is_old_en
 fn packets_that_bypass_the_engine_stay_in_order() {
     let (mut maker, mut gro_stage) = (Maker::new(), engine(GroMode::Auto, Duration::ZERO));
     let mut next = [0u16; 200];
-    let mut aside = 0;
+    let mut bypassed = 0;
     for burst in 0..600usize {
         let mut batch = Batch::new();
         for i in 0..64 {
@@ -437,10 +437,10 @@ fn packets_that_bypass_the_engine_stay_in_order() {
             batch.push(maker.packet(&bytes, &Shape::Linear, 54)).unwrap();
         }
         let _ = gro_stage.push(&mut batch, burst % 3 == 0);
-        aside += usize::from(!batch.is_empty());
+        bypassed += usize::from(!batch.is_empty());
         let passed = batch.drain_front(64).collect::<Vec<_>>();
         assert!(passed.is_empty() || gro_stage.ready() + gro_stage.held() == 0, "nothing is overtaken");
         drain(&mut gro_stage);
     }
-    assert!(aside > 100, "{aside} bursts passed");
+    assert!(bypassed > 100, "{bypassed} bursts passed");
 }
