@@ -14,7 +14,6 @@
 //! | `iova` | the allocator of IOVAs of one address space |
 //! | `bounce` | memory that stays mapped, for copies of short frames |
 //! | `coherent` | [`Coherent`]: descriptor rings, accessed as atomic words |
-//! | `setters` | a setter for each field of a configuration |
 //! | [`vfio`] | devices on silicon, through VFIO |
 //! | [`vtd`] | a driver of Intel's IOMMU |
 //! | [`qtest`] | QEMU's devices and IOMMU, through its qtest socket |
@@ -59,7 +58,6 @@ mod iova;
 mod mmio;
 pub mod platform;
 pub mod qtest;
-mod setters;
 pub mod tisci;
 pub mod vfio;
 pub mod vtd;

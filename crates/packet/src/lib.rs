@@ -34,6 +34,7 @@
 //! | [`port`] | [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue), [`Port`](port::Port) |
 //! | `counters` | [`Counters`], [`DropReason`] |
 //! | `meta` | the cache line that describes a chunk |
+//! | `setters` | a setter for each field of a configuration |
 //! | `sync` | atomics, from the loom switch |
 //!
 //! # Invariants
@@ -70,6 +71,7 @@ mod pool;
 pub mod port;
 pub mod record_ring;
 mod region;
+mod setters;
 pub mod spsc;
 mod sync;
 mod take_cell;

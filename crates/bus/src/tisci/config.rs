@@ -1,7 +1,7 @@
 //! Rings, channels and flows as firmware sets them up: each one message.
 
 use super::message::{Message, kind};
-use crate::setters;
+use towpath_packet::setters;
 
 /// How software and hardware share a ring (`ring_cfg.mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::phy::PhyStart;
 use super::soc::{Grants, Soc};
 use crate::iommu;
 use std::time::Duration;
-use towpath_bus::setters;
+use towpath_packet::setters;
 
 /// The ring that shows the end of a receive teardown; the manuals do not specify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

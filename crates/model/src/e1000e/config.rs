@@ -3,7 +3,7 @@
 use super::faults::Faults;
 use super::phy::PhyStart;
 use crate::iommu;
-use towpath_bus::setters;
+use towpath_packet::setters;
 
 /// The interrupts that a device offers. On a real one that is a choice of its NVM and of the
 /// machine.

@@ -72,7 +72,7 @@ pub use window::ModelWindow;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use towpath_bus::setters;
+use towpath_packet::setters;
 
 setters! {
     /// The configuration of an IOMMU. Each field has a setter of its name.

@@ -1,7 +1,7 @@
 //! Injected faults of a device, by a seed.
 
 use crate::seed::Seed;
-use towpath_bus::setters;
+use towpath_packet::setters;
 
 setters! {
     /// The rates of faults, in a million. The default is a device without faults. Each field has a

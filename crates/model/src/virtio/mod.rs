@@ -43,7 +43,7 @@ use crate::wire::Wire;
 use bus::BusShared;
 use std::sync::Arc;
 use towpath_bus::BusError;
-use towpath_bus::setters;
+use towpath_packet::setters;
 
 /// Features that a model can have (virtio 1.2 §5.1.3, §6): partial checksums in both directions, an
 /// address, mergeable buffers, a link, a control queue with filters, several pairs of queues,

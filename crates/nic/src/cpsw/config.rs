@@ -7,6 +7,7 @@ pub use crate::common::option::ConfigError;
 use crate::common::option::within;
 use crate::common::phy::FlowControl;
 use towpath_bus::DmaPolicy;
+use towpath_packet::setters;
 
 /// How descriptors are allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,53 +45,57 @@ pub enum Interface {
     Sgmii,
 }
 
-/// Configuration of the device and all its ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Config {
-    /// The SoC.
-    pub soc: Soc,
-    /// MAC ports, 1 to 8.
-    pub ports: u8,
-    /// Transmit channels, 1 to 8. With at least one per port, each port has channels of its own.
-    /// With fewer, ports share them, and each may have only as many frames in flight as its FIFO
-    /// takes, so that it does not delay the others; batches are small then.
-    pub tx_channels: u8,
-    /// Receive flows, 1 to 8. The user priority of a frame decides its flow; its port does not.
-    pub rx_flows: u8,
-    /// Elements of a transmit ring, 2 to 32768.
-    pub tx_ring: u32,
-    /// Descriptors of a transmit channel, 2 to 32768; a packet takes one for each of its chunks.
-    pub tx_descriptors: u32,
-    /// Descriptors, elements and buffers of a receive flow, 2 to 32768.
-    pub rx_ring: u32,
-    /// Longest frame in either direction, FCS included, 64 to 9604.
-    pub max_len: u32,
-    /// Buffers of a received frame, 1 to 16; the switch drops frames that they can't hold. With
-    /// more than 1, PKTDMA gets chains of this length, and UDMA takes as many descriptors as it
-    /// needs. UDMA does so only from rings in message mode: it pushes back descriptors that turn
-    /// out to be too few, which an exposed ring does not support.
-    pub rx_buffers: u8,
-    /// Where the state of the links comes from.
-    pub link: LinkSource,
-    /// The interface between MACs and PHYs.
-    pub interface: Interface,
-    /// The PHYs' addresses on the management bus, 0 to 31, in the order of the ports.
-    pub phys: [u8; 8],
-    /// How the PHYs' registers are reached; `None` is manual where an erratum of the SoC demands
-    /// it, automatic elsewhere.
-    pub mdio: Option<MdioAccess>,
-    /// The pause frames that ports ask for.
-    pub flow_control: FlowControl,
-    /// How the IOMMU protects packet memory from the device.
-    pub policy: DmaPolicy,
-    /// Batch size of each port at its start.
-    pub batch: BatchSize,
-    /// How descriptors are allocated.
-    pub desc_alloc: DescAlloc,
-    /// No batches, for comparison in benches: each packet is announced, popped and refilled alone.
-    #[doc(hidden)]
-    pub singly: bool,
+setters! {
+    /// Configuration of the device and all its ports. Each field has a setter of its name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct Config {
+        /// The SoC.
+        pub soc: Soc,
+        /// MAC ports, 1 to 8.
+        pub ports: u8,
+        /// Transmit channels, 1 to 8. With at least one per port, each port has channels of its
+        /// own. With fewer, ports share them, and each may have only as many frames in flight as
+        /// its FIFO takes, so that it does not delay the others; batches are small then.
+        pub tx_channels: u8,
+        /// Receive flows, 1 to 8. The user priority of a frame decides its flow; its port does not.
+        pub rx_flows: u8,
+        /// Elements of a transmit ring, 2 to 32768.
+        pub tx_ring: u32,
+        /// Descriptors of a transmit channel, 2 to 32768; a packet takes one for each of its
+        /// chunks.
+        pub tx_descriptors: u32,
+        /// Descriptors, elements and buffers of a receive flow, 2 to 32768.
+        pub rx_ring: u32,
+        /// Longest frame in either direction, FCS included, 64 to 9604.
+        pub max_len: u32,
+        /// Buffers of a received frame, 1 to 16; the switch drops frames that they can't hold. With
+        /// more than 1, PKTDMA gets chains of this length, and UDMA takes as many descriptors as it
+        /// needs. UDMA does so only from rings in message mode: it pushes back descriptors that
+        /// turn out to be too few, which an exposed ring does not support.
+        pub rx_buffers: u8,
+        /// Where the state of the links comes from.
+        pub link: LinkSource,
+        /// The interface between MACs and PHYs.
+        pub interface: Interface,
+        /// The PHYs' addresses on the management bus, 0 to 31, in the order of the ports.
+        pub phys: [u8; 8],
+        /// How the PHYs' registers are reached; `None` is manual where an erratum of the SoC
+        /// demands it, automatic elsewhere.
+        pub mdio: Option<MdioAccess>,
+        /// The pause frames that ports ask for.
+        pub flow_control: FlowControl,
+        /// How the IOMMU protects packet memory from the device.
+        pub policy: DmaPolicy,
+        /// Batch size of each port at its start.
+        pub batch: BatchSize,
+        /// How descriptors are allocated.
+        pub desc_alloc: DescAlloc,
+        /// No batches, for comparison in benches: each packet is announced, popped and refilled
+        /// alone.
+        #[doc(hidden)]
+        pub singly: bool,
+    }
 }
 
 impl Default for Config {
@@ -120,19 +125,7 @@ impl Default for Config {
     }
 }
 
-macro_rules! setters {
-    ($($field:ident: $type:ty),+ $(,)?) => {$(
-        #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
-        #[must_use]
-        pub fn $field(self, $field: $type) -> Config {
-            Config { $field, ..self }
-        }
-    )+};
-}
-
 impl Config {
-    setters! { soc: Soc, ports: u8, tx_channels: u8, rx_flows: u8, tx_ring: u32, tx_descriptors: u32, rx_ring: u32, max_len: u32, rx_buffers: u8, link: LinkSource, interface: Interface, phys: [u8; 8], mdio: Option<MdioAccess>, flow_control: FlowControl, policy: DmaPolicy, batch: BatchSize, desc_alloc: DescAlloc, singly: bool }
-
     /// Checks the fields.
     ///
     /// # Errors

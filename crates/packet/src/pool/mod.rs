@@ -43,6 +43,7 @@ pub use cache::Cache;
 pub(crate) use shared::{Handle, Kind, PoolShared};
 
 use crate::region::{Backing, Region, RegionError, RegionHandle};
+use crate::setters;
 use std::sync::Arc;
 
 /// Chunks in a magazine at most; also the natural burst.
@@ -73,25 +74,27 @@ pub struct Floors {
     pub tx: usize,
 }
 
-/// The configuration of a pool.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct PoolConfig {
-    /// Number of chunks, 1 to 2^24.
-    pub capacity: usize,
-    /// Bytes in a chunk, headroom and tailroom included: a multiple of 64 from 64 to 65472.
-    pub chunk: usize,
-    /// Bytes of headroom in a new packet, at most `chunk`.
-    pub headroom: usize,
-    /// The kind of memory.
-    pub backing: Backing,
-    /// Chunks that each direction leaves to the other.
-    pub floors: Floors,
-    /// Caches that may exist at the same time, 1 to 1024.
-    pub max_caches: usize,
-    /// Chunks in a magazine, 1 to 64; a small pool has smaller ones. With 1 every allocation and
-    /// every free is an exchange with the depot: to measure what bulk is worth.
-    pub magazine: usize,
+setters! {
+    /// The configuration of a pool. Each field has a setter of its name.
+    #[derive(Debug, Clone, Copy)]
+    #[non_exhaustive]
+    pub struct PoolConfig {
+        /// Number of chunks, 1 to 2^24.
+        pub capacity: usize,
+        /// Bytes in a chunk, headroom and tailroom included: a multiple of 64 from 64 to 65472.
+        pub chunk: usize,
+        /// Bytes of headroom in a new packet, at most `chunk`.
+        pub headroom: usize,
+        /// The kind of memory.
+        pub backing: Backing,
+        /// Chunks that each direction leaves to the other.
+        pub floors: Floors,
+        /// Caches that may exist at the same time, 1 to 1024.
+        pub max_caches: usize,
+        /// Chunks in a magazine, 1 to 64; a small pool has smaller ones. With 1 every allocation
+        /// and every free is an exchange with the depot: to measure what bulk is worth.
+        pub magazine: usize,
+    }
 }
 
 impl Default for PoolConfig {
@@ -110,22 +113,7 @@ impl Default for PoolConfig {
     }
 }
 
-macro_rules! setters {
-    ($($field:ident: $type:ty),+ $(,)?) => {$(
-        #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
-        #[must_use]
-        pub fn $field(self, $field: $type) -> PoolConfig {
-            PoolConfig { $field, ..self }
-        }
-    )+};
-}
-
 impl PoolConfig {
-    setters! {
-        capacity: usize, chunk: usize, headroom: usize, backing: Backing, floors: Floors, max_caches: usize,
-        magazine: usize,
-    }
-
     fn check(&self) -> Result<(), PoolError> {
         let PoolConfig { capacity, chunk, headroom, floors, max_caches, magazine, .. } = *self;
         let check =

@@ -1,7 +1,7 @@
 //! Setters for the fields of a configuration.
 
-/// Defines a struct as it is written, and for each of its fields a setter of the field's name. For
-/// the messages of [`tisci`](crate::tisci), and for the configurations of `towpath-model`.
+/// Defines a struct as it is written, and for each of its fields a setter of the field's name. Also
+/// for the crates above this one.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {
