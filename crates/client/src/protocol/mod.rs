@@ -257,7 +257,7 @@ pub enum Malformed {
     #[error("rules that are no text")]
     Text,
     /// A number is out of its range.
-    #[error("{what} = {value}: must be {rule}")]
+    #[error("{what}={value}: must be {rule}")]
     Value {
         /// Its name.
         what: &'static str,

@@ -129,17 +129,17 @@ impl Config {
     /// Checks the fields.
     ///
     /// # Errors
-    /// [`ConfigError`] names the first field that is out of its range, its value and the rule.
+    /// [`ConfigError`] names the first option that is out of its range, its value and the rule.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         within("ports", self.ports.into(), 1..=8)?;
-        within("tx_channels", self.tx_channels.into(), 1..=8)?;
-        within("rx_flows", self.rx_flows.into(), 1..=8)?;
-        within("tx_ring", self.tx_ring.into(), 2..=32_768)?;
-        within("tx_descriptors", self.tx_descriptors.into(), 2..=32_768)?;
-        within("rx_ring", self.rx_ring.into(), 2..=32_768)?;
-        within("max_len", self.max_len.into(), 64..=9604)?;
+        within("channels", self.tx_channels.into(), 1..=8)?;
+        within("flows", self.rx_flows.into(), 1..=8)?;
+        within("tx", self.tx_ring.into(), 2..=32_768)?;
+        within("descriptors", self.tx_descriptors.into(), 2..=32_768)?;
+        within("rx", self.rx_ring.into(), 2..=32_768)?;
+        within("frame", self.max_len.into(), 64..=9604)?;
         self.phys.iter().try_for_each(|&phy| within("phys", phy.into(), 0..=31))?;
-        within("rx_buffers", self.rx_buffers.into(), 1..=16)?;
+        within("buffers", self.rx_buffers.into(), 1..=16)?;
         self.check_chain()
     }
 
@@ -149,10 +149,10 @@ impl Config {
         let rule = match u32::from(self.rx_buffers) {
             0..=1 => return Ok(()),
             _ if pushes_back => "must be 1 where UDMA takes free descriptors from exposed rings",
-            buffers if buffers > self.rx_ring => "must not be more than rx_ring",
+            buffers if buffers > self.rx_ring => "must not be more than rx",
             _ => return Ok(()),
         };
-        Err(ConfigError { option: "rx_buffers", value: self.rx_buffers.to_string(), rule: rule.to_owned() })
+        Err(ConfigError { option: "buffers", value: self.rx_buffers.to_string(), rule: rule.to_owned() })
     }
 
     /// How the PHYs' registers are reached.

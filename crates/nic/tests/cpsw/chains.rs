@@ -156,7 +156,7 @@ fn an_exposed_ring_of_udma_takes_no_chains() {
     let config = config(Variant::Udma, 1).rx_buffers(2);
     assert_eq!(config.soc.free_ring, FreeRing::Exposed);
     let error = open(model.bus(), std::sync::Arc::new(model.firmware()), config).unwrap_err();
-    assert!(matches!(error, CpswError::Config(ConfigError { option: "rx_buffers", .. })), "{error}");
+    assert!(matches!(error, CpswError::Config(ConfigError { option: "buffers", .. })), "{error}");
 }
 
 #[test]

@@ -134,7 +134,7 @@ impl PoolConfig {
 #[non_exhaustive]
 pub enum PoolError {
     /// A field of [`PoolConfig`] is outside its range.
-    #[error("pool: {field} = {value}: must be {rule}")]
+    #[error("pool: {field}={value}: must be {rule}")]
     Config {
         /// The field.
         field: &'static str,
@@ -147,7 +147,7 @@ pub enum PoolError {
     #[error("pool: {0}")]
     Region(#[from] RegionError),
     /// As many caches as [`PoolConfig::max_caches`] exist already.
-    #[error("pool: max_caches = {0}: all of them are in use")]
+    #[error("pool: max_caches={0}: all of them are in use")]
     Caches(usize),
 }
 

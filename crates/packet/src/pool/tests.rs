@@ -253,12 +253,12 @@ fn caches_beyond_the_configured_number_are_refused_until_one_goes() {
 fn a_bad_configuration_is_refused_by_name() {
     let bad = |c: PoolConfig| Pool::new(c).unwrap_err().to_string();
     let d = PoolConfig::default();
-    assert_eq!(bad(d.capacity(0)), "pool: capacity = 0: must be from 1 to 2^24");
-    assert!(bad(d.chunk(100)).contains("chunk = 100"));
-    assert!(bad(d.headroom(4096)).contains("headroom = 4096"));
+    assert_eq!(bad(d.capacity(0)), "pool: capacity=0: must be from 1 to 2^24");
+    assert!(bad(d.chunk(100)).contains("chunk=100"));
+    assert!(bad(d.headroom(4096)).contains("headroom=4096"));
     assert!(bad(d.max_caches(0)).contains("max_caches"));
     for magazine in [0, 65] {
-        assert!(bad(d.magazine(magazine)).contains(&format!("magazine = {magazine}: must be from 1 to 64")));
+        assert!(bad(d.magazine(magazine)).contains(&format!("magazine={magazine}: must be from 1 to 64")));
     }
     assert!(bad(d.floors(Floors { rx: 9000, tx: 0 })).contains("floors.rx"));
 }
