@@ -12,7 +12,9 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `mod` | [`Neighbours`]: states, timers, limits, waiting packets |
+//! | `mod` | [`Neighbours`]: lookups, messages, timers |
+//! | `table` | [`State`]; the entries and their limits, waiting packets |
+//! | `config` | [`NeighbourConfig`]: times and limits |
 //! | `cache` | a worker's own copies of them |
 //! | `message` | ARP and neighbour discovery: read and written |
 //!
@@ -29,19 +31,23 @@
 //! are [handed to it](Neighbours::take_solicitations).
 
 mod cache;
+mod config;
 mod message;
+mod table;
 
 pub(super) use cache::NeighbourCache;
+pub use config::{NeighbourConfig, Resolver};
 pub(super) use message::MAX_MESSAGE;
 pub use message::{Discovery, Heard};
+pub use table::State;
 
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use table::{Entry, Table};
 use towpath_packet::Packet;
 use towpath_sys::EventFd;
 use towpath_wire::ethernet::Mac;
@@ -53,112 +59,6 @@ pub struct Key {
     pub port: u16,
     /// The address.
     pub address: IpAddr,
-}
-
-/// Times and limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NeighbourConfig {
-    /// What finds addresses.
-    pub resolver: Resolver,
-    /// How long an address is known to be right after an answer.
-    pub reachable: Duration,
-    /// How long an address that may be wrong is used before it is asked for.
-    pub delay: Duration,
-    /// Time between two solicitations.
-    pub retransmit: Duration,
-    /// Solicitations without an answer after which the neighbour has failed.
-    pub solicitations: u8,
-    /// How long a neighbour that failed is not asked again.
-    pub hold_down: Duration,
-    /// How long an entry stays without a packet that uses it.
-    pub unused: Duration,
-    /// Most entries.
-    pub limit: usize,
-    /// Packets that wait for one neighbour; the oldest leaves for a newer one.
-    pub queue: usize,
-    /// Packets that wait in all.
-    pub queued: usize,
-}
-
-impl Default for NeighbourConfig {
-    fn default() -> NeighbourConfig {
-        let seconds = Duration::from_secs;
-        NeighbourConfig {
-            resolver: Resolver::Own,
-            reachable: seconds(30),
-            delay: seconds(5),
-            retransmit: seconds(1),
-            solicitations: 3,
-            hold_down: seconds(1),
-            unused: seconds(300),
-            limit: 16_384,
-            queue: 16,
-            queued: 1024,
-        }
-    }
-}
-
-/// What finds addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Resolver {
-    /// The router, by ARP and neighbour discovery.
-    #[default]
-    Own,
-    /// The kernel, which the entries are mirrored from.
-    Kernel,
-}
-
-/// What is known of a neighbour's address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum State {
-    /// It is asked for; packets wait.
-    Incomplete,
-    /// It was confirmed.
-    Reachable,
-    /// It may be wrong; the next packet decides whether it is asked for.
-    Stale,
-    /// It is used, and asked for soon.
-    Delay,
-    /// It is used, and asked for.
-    Probe,
-    /// There was no answer.
-    Failed,
-    /// It was configured.
-    Permanent,
-    /// The kernel has it.
-    Kernel,
-}
-
-impl State {
-    /// Its name, as `ip neighbour` prints it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            State::Incomplete => "incomplete",
-            State::Reachable => "reachable",
-            State::Stale => "stale",
-            State::Delay => "delay",
-            State::Probe => "probe",
-            State::Failed => "failed",
-            State::Permanent => "permanent",
-            State::Kernel => "kernel",
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Entry {
-    state: State,
-    mac: Mac,
-    /// When the state changes by itself.
-    due: Option<Instant>,
-    /// Requests that were sent in this state (Linux: `neigh->probes`).
-    probes: u8,
-    used: Instant,
-    /// When the address was last set: ARP may not change it again within a second.
-    updated: Instant,
-    waiting: VecDeque<Packet>,
 }
 
 /// A neighbour, to be shown.
@@ -222,19 +122,6 @@ impl Outcome {
     }
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    entries: HashMap<Key, Entry>,
-    queued: usize,
-    /// Solicitations for the kernel.
-    solicitations: Vec<Solicitation>,
-    /// Left for a worker.
-    pending: Outcome,
-    /// The earliest time at which an entry changes; may be too early.
-    next_due: Option<Instant>,
-    collected: Option<Instant>,
-}
-
 /// The neighbours of a router, shared by its workers.
 #[derive(Debug)]
 pub struct Neighbours {
@@ -248,8 +135,6 @@ pub struct Neighbours {
 
 /// Time in which ARP may not change an address again (Linux: `locktime`).
 const LOCK: Duration = Duration::from_secs(1);
-/// Solicitations for the kernel that may wait.
-const MAX_SOLICITATIONS: usize = 4096;
 /// Time between two looks for unused entries.
 const COLLECT: Duration = Duration::from_secs(5);
 
@@ -346,25 +231,8 @@ impl Neighbours {
             }
             State::Incomplete => {}
         }
-        self.wait(table, key, packet, out);
+        table.wait(key, packet, &self.config, out);
         Found::Waits
-    }
-
-    fn wait(&self, table: &mut Table, key: Key, packet: &mut Option<Packet>, out: &mut Outcome) {
-        let Some(entry) = table.entries.get_mut(&key) else { return };
-        let Some(packet) = packet.take() else { return };
-        if entry.waiting.len() >= self.config.queue
-            && let Some(oldest) = entry.waiting.pop_front()
-        {
-            table.queued -= 1;
-            out.overflown.push(oldest);
-        }
-        if table.queued >= self.config.queued {
-            out.overflown.push(packet);
-        } else {
-            table.queued += 1;
-            entry.waiting.push_back(packet);
-        }
     }
 
     fn solicit(&self, table: &mut Table, solicitation: Solicitation, out: &mut Outcome) {
@@ -554,41 +422,6 @@ impl Neighbours {
         let waiting = table.entries.values_mut().flat_map(|entry| entry.waiting.drain(..));
         let all = waiting.chain(found.into_iter().map(|(_, _, packet)| packet));
         all.chain(failed.into_iter().map(|(_, packet)| packet)).chain(overflown).collect()
-    }
-}
-
-impl Entry {
-    fn new(state: State, mac: Mac, now: Instant) -> Entry {
-        Entry { state, mac, due: None, probes: 0, used: now, updated: now, waiting: VecDeque::new() }
-    }
-}
-
-impl Table {
-    fn wake_at(&mut self, due: Instant) {
-        self.next_due = Some(self.next_due.map_or(due, |next| next.min(due)));
-    }
-
-    fn ask_kernel(&mut self, solicitation: Solicitation) {
-        if self.solicitations.len() < MAX_SOLICITATIONS && !self.solicitations.contains(&solicitation) {
-            self.solicitations.push(solicitation);
-        }
-    }
-
-    fn remove(&mut self, key: Key, out: &mut Outcome) {
-        if let Some(entry) = self.entries.remove(&key) {
-            self.queued -= entry.waiting.len();
-            out.failed.extend(entry.waiting.into_iter().map(|packet| (key, packet)));
-        }
-    }
-
-    /// Makes room: removes the entry that was not used for the longest time, and that no packet
-    /// waits for. Returns whether there was one.
-    fn evict(&mut self) -> bool {
-        let may = |entry: &Entry| matches!(entry.state, State::Failed | State::Stale | State::Reachable);
-        // Some of them, not all: a full set must not cost a walk over it per packet.
-        let oldest = self.entries.iter().take(64).filter(|(_, entry)| may(entry)).min_by_key(|(_, entry)| entry.used);
-        let oldest = oldest.map(|(key, _)| *key);
-        oldest.is_some_and(|key| self.entries.remove(&key).is_some())
     }
 }
 
