@@ -12,7 +12,9 @@
 //! |---|---|
 //! | `mod` | [`Router`]: the fast path, and what a burst shares |
 //! | `slow` | everything that is not a plain packet to forward |
-//! | `fib` | [`Fib`]: routes, interfaces, choice among several hops |
+//! | `originate` | packets of the router's own |
+//! | `route` | [`Route`], [`Interface`], and the routes that follow from addresses |
+//! | `fib` | [`Fib`]: their lookup, choice among several hops, source addresses |
 //! | `snapshot` | [`Publisher`]: the routes are replaced while packets flow |
 //! | `neighbour` | [`Neighbours`]: ARP and neighbour discovery, their states and timers |
 //! | `ip` | checks of headers, TTL, options |
@@ -42,13 +44,16 @@ mod fragment;
 mod icmp;
 mod ip;
 pub mod neighbour;
+mod originate;
+mod route;
 mod slow;
 mod snapshot;
 
-pub use fib::{Action, Fib, FibError, Hop, Interface, MAX_HOPS, Route, connected};
+pub use fib::Fib;
 pub use fragment::{Piece, pieces, write_header};
 pub use icmp::{MAX_ERROR, Problem, answerable, error, reply};
 pub use ip::{Options, Refusal, V4, V6, check4, check6};
+pub use route::{Action, FibError, Hop, Interface, MAX_HOPS, Route, connected};
 pub use snapshot::{Publisher, Reader};
 
 use crate::hub::{Ports, Switch};

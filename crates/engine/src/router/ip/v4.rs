@@ -1,48 +1,15 @@
-//! Validation of IP packets: what a router requires before it forwards
-//! ([RFC 1812](https://www.rfc-editor.org/rfc/rfc1812) section 5,
-//! [RFC 8200](https://www.rfc-editor.org/rfc/rfc8200)), in the order and with the answers of Linux.
-//!
-//! The functions see the bytes of the IP packet, as far as they are contiguous, and its length in
-//! the frame. They read; [`decrease4`] and [`decrease6`] write.
+//! IPv4: checks of a header and its options, the time to live, the checksum.
 
-use super::icmp::Problem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use super::{Problem, Refusal};
+use std::net::Ipv4Addr;
 use towpath_packet::DropReason;
-use towpath_wire::ip::protocol::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
-use towpath_wire::{checksum, ipv4, ipv6};
+use towpath_wire::{checksum, ipv4};
 
 /// Kinds of IPv4 options.
 const RECORD_ROUTE: u8 = 7;
 const LOOSE_SOURCE_ROUTE: u8 = 131;
 const STRICT_SOURCE_ROUTE: u8 = 137;
 const ROUTER_ALERT: u8 = 148;
-/// Kinds of IPv6 hop-by-hop options.
-const PAD1: u8 = 0;
-const PADN: u8 = 1;
-const ROUTER_ALERT_V6: u8 = 5;
-const JUMBO: u8 = 0xc2;
-
-/// Why a packet goes no further: the drop's name, and what its sender is informed of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Refusal {
-    /// Counted as.
-    pub reason: DropReason,
-    /// The error for the sender, if it gets one.
-    pub problem: Option<Problem>,
-}
-
-impl From<DropReason> for Refusal {
-    fn from(reason: DropReason) -> Refusal {
-        Refusal { reason, problem: None }
-    }
-}
-
-impl Refusal {
-    pub(super) fn with(reason: DropReason, problem: Problem) -> Refusal {
-        Refusal { reason, problem: Some(problem) }
-    }
-}
 
 /// The header of an IPv4 packet that may be routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +57,6 @@ fn is_martian_destination4(dst: u32) -> bool {
 }
 
 /// Checks an IPv4 packet: `bytes` are its contiguous beginning, `len` what the frame has of it.
-/// `verified`: the header's checksum needs no check.
 ///
 /// # Errors
 /// Why it is not routed.
@@ -180,7 +146,7 @@ fn check_options(bytes: &[u8], header_len: usize) -> Result<Options, Refusal> {
 
 /// Writes `own` into the record route option at `at`, and corrects the checksum.
 #[cold]
-pub(super) fn record_route(header: &mut [u8], at: u8, own: Ipv4Addr) {
+pub(crate) fn record_route(header: &mut [u8], at: u8, own: Ipv4Addr) {
     let option = usize::from(at);
     let Some(&pointer) = header.get(option + 2) else { return };
     let slot = option + usize::from(pointer) - 1;
@@ -193,7 +159,7 @@ pub(super) fn record_route(header: &mut [u8], at: u8, own: Ipv4Addr) {
 }
 
 /// Computes the checksum of a whole header.
-pub(super) fn fill_checksum(header: &mut [u8]) {
+pub(crate) fn fill_checksum(header: &mut [u8]) {
     if let Some(field) = header.get_mut(10..12) {
         field.fill(0);
     }
@@ -206,133 +172,13 @@ pub(super) fn fill_checksum(header: &mut [u8]) {
 /// Decreases the time to live and corrects the checksum (RFC 1624). The caller has checked that
 /// it is above 1.
 #[inline]
-pub(super) fn decrease4(packet: &mut [u8]) {
+pub(crate) fn decrease4(packet: &mut [u8]) {
     let Ok((mut header, _)) = ipv4::Header::split_mut(packet) else { return };
     let (ttl, protocol) = (header.ttl(), u16::from(header.protocol()));
     let new = ttl.wrapping_sub(1);
     let check = checksum::update16(header.checksum(), u16::from(ttl) << 8 | protocol, u16::from(new) << 8 | protocol);
     header.set_checksum(check);
     header.set_ttl(new);
-}
-
-/// The header of an IPv6 packet that may be routed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct V6 {
-    /// Source address.
-    pub src: Ipv6Addr,
-    /// Destination address.
-    pub dst: Ipv6Addr,
-    /// Bytes of the packet.
-    pub total_len: u32,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// The header behind.
-    pub next_header: u8,
-    /// The hop-by-hop header asks every router to look at the packet.
-    pub router_alert: bool,
-}
-
-/// Checks an IPv6 packet, as [`check4`].
-///
-/// # Errors
-/// Why it is not routed.
-#[inline]
-pub fn check6(bytes: &[u8], len: usize) -> Result<V6, Refusal> {
-    let (header, rest) = ipv6::Header::split(bytes).map_err(|_| DropReason::Malformed)?;
-    let total_len = ipv6::HEADER_LEN + usize::from(header.payload_len());
-    if header.version() != 6 || total_len > len {
-        return Err(DropReason::Malformed.into());
-    }
-    let (src, dst) = (header.src(), header.dst());
-    // Of an interface's own scope is a group that no packet on a link may be for.
-    let octets = dst.octets();
-    let is_no_group = octets[0] == 0xff && octets[1] & 0xf <= 1;
-    if src.is_multicast() || src.is_loopback() || dst.is_loopback() || is_no_group {
-        return Err(DropReason::Martian.into());
-    }
-    let next_header = header.next_header();
-    let router_alert = if next_header == HOP_BY_HOP { check_hop_by_hop(rest, dst)? } else { false };
-    let (total_len, hop_limit) = (total_len as u32, header.hop_limit());
-    Ok(V6 { src, dst, total_len, hop_limit, next_header, router_alert })
-}
-
-/// Looks at the options for every router (RFC 8200 section 4.2); returns whether one is an alert.
-#[cold]
-fn check_hop_by_hop(extension: &[u8], dst: Ipv6Addr) -> Result<bool, Refusal> {
-    let len = extension.get(1).map_or(0, |len| (usize::from(*len) + 1) * 8);
-    let options = extension.get(..len).filter(|options| options.len() >= 8).ok_or(DropReason::Malformed)?;
-    let (mut at, mut alert) = (2, false);
-    while let Some(&kind) = options.get(at) {
-        if kind == PAD1 {
-            at += 1;
-            continue;
-        }
-        let len = options.get(at + 1).map(|len| usize::from(*len) + 2).ok_or(DropReason::Malformed)?;
-        if at + len > options.len() {
-            return Err(DropReason::Malformed.into());
-        }
-        match kind {
-            PADN => {}
-            ROUTER_ALERT_V6 => alert = true,
-            JUMBO => return Err(DropReason::Malformed.into()),
-            _ => {
-                let pointer = (ipv6::HEADER_LEN + at) as u32;
-                let unknown = Refusal::with(DropReason::Malformed, Problem::Parameter { code: 2, pointer });
-                match kind >> 6 {
-                    0 => {}
-                    1 => return Err(DropReason::Malformed.into()),
-                    2 => return Err(unknown),
-                    _ if dst.is_multicast() => return Err(DropReason::Malformed.into()),
-                    _ => return Err(unknown),
-                }
-            }
-        }
-        at += len;
-    }
-    Ok(alert)
-}
-
-/// Decreases the hop limit. The caller has checked that it is above 1.
-#[inline]
-pub(super) fn decrease6(packet: &mut [u8]) {
-    if let Ok((mut header, _)) = ipv6::Header::split_mut(packet) {
-        let limit = header.hop_limit();
-        header.set_hop_limit(limit.wrapping_sub(1));
-    }
-}
-
-/// The protocol behind the extension headers of an IPv6 packet, and where it begins; `None` if the
-/// chain ends before it, or in a fragment that is not the first.
-pub(super) fn upper6(packet: &[u8]) -> Option<(u8, usize)> {
-    let (header, _) = ipv6::Header::split(packet).ok()?;
-    let (mut next, mut at) = (header.next_header(), ipv6::HEADER_LEN);
-    for _ in 0..=ipv6::MAX_EXTENSIONS {
-        match next {
-            HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => {
-                next = *packet.get(at)?;
-                at += (usize::from(*packet.get(at + 1)?) + 1) * 8;
-            }
-            FRAGMENT => {
-                let offset = u16::from_be_bytes([*packet.get(at + 2)?, *packet.get(at + 3)?]);
-                if offset >> 3 != 0 {
-                    return None;
-                }
-                next = *packet.get(at)?;
-                at += 8;
-            }
-            protocol => return Some((protocol, at)),
-        }
-    }
-    None
-}
-
-/// Whether a packet to this destination is for the router itself without a route: a group.
-#[inline]
-pub(super) fn is_group(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_multicast() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_multicast(),
-    }
 }
 
 #[cfg(test)]
@@ -417,45 +263,7 @@ mod tests {
         assert_eq!(checksum::sum(&packet[..28]), checksum::VALID);
     }
 
-    fn v6(next: u8, payload: &[u8]) -> Vec<u8> {
-        let mut packet = vec![0u8; 40];
-        let (mut header, _) = ipv6::Header::split_mut(&mut packet).unwrap();
-        header.set_class_and_flow(0, 0);
-        header.set_payload_len(payload.len() as u16);
-        header.set_next_header(next);
-        header.set_hop_limit(64);
-        header.set_src("fd00::1".parse().unwrap());
-        header.set_dst("fd01::1".parse().unwrap());
-        packet.extend(payload);
-        packet
-    }
-
-    #[test]
-    fn hop_by_hop_options_that_are_not_known_do_what_their_first_bits_say() {
-        let check = |option: &[u8]| {
-            let mut header = vec![59, 0];
-            header.extend(option);
-            let packet = v6(0, &header);
-            check6(&packet, packet.len()).map(|header| header.router_alert)
-        };
-        assert_eq!(check(&[1, 4, 0, 0, 0, 0]), Ok(false));
-        assert_eq!(check(&[5, 2, 0, 0, 1, 0]), Ok(true));
-        assert_eq!(check(&[0x3e, 4, 0, 0, 0, 0]), Ok(false));
-        assert_eq!(check(&[0x7e, 4, 0, 0, 0, 0]), Err(DropReason::Malformed.into()));
-        let unknown = Refusal::with(DropReason::Malformed, Problem::Parameter { code: 2, pointer: 42 });
-        assert_eq!(check(&[0xbe, 4, 0, 0, 0, 0]), Err(unknown));
-        assert_eq!(check(&[0xfe, 4, 0, 0, 0, 0]), Err(unknown));
-        assert_eq!(check(&[1, 9, 0, 0, 0, 0]), Err(DropReason::Malformed.into()));
-    }
-
     proptest! {
-        #[test]
-        fn any_bytes_are_checked_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..120), longer in 0usize..2000) {
-            let _ = check4(&bytes, bytes.len() + longer);
-            let _ = check6(&bytes, bytes.len() + longer);
-            let _ = upper6(&bytes);
-        }
-
         #[test]
         fn a_decreased_time_to_live_keeps_the_checksum_valid(
             addresses in any::<[u8; 8]>(), id in any::<[u8; 2]>(), ttl in 2u8..=255, protocol in any::<u8>(),
