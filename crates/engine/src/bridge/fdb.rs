@@ -7,7 +7,8 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `fdb` | [`Fdb`]: the table, its limits, ageing |
+//! | `fdb` | [`Fdb`]: changes of the table, its limits, ageing |
+//! | `fdb/table` | [`Table`]: a burst's look at it |
 //! | `fdb/bucket` | keys and values as words; a bucket, and the look into it |
 //!
 //! A table of fixed size for any number of threads. A lookup reads one cache line, mostly. Keys and
@@ -29,8 +30,10 @@
 //! that are older than the ageing time. The walk is shared by all workers.
 
 mod bucket;
+mod table;
 
 pub use bucket::{Key, Probe};
+pub use table::Table;
 
 use bucket::{Bucket, Found, PORT_SHIFT, PRESENT, STATIC, TAG_SHIFT, WAYS, find_in, port_of, tag_of};
 use std::collections::hash_map::RandomState;
@@ -39,7 +42,6 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use towpath_packet::prefetch_line;
 
 /// Ports that can be distinguished.
 pub const MAX_PORTS: usize = 1024;
@@ -52,9 +54,6 @@ pub const MAX_ENTRIES: usize = 1 << 24;
 const PROBES: usize = 32;
 /// Ticks of the clock of entries per second, and parts of the table that are walked per second.
 const TICKS: u64 = 64;
-
-/// 2^64 by the golden ratio.
-const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Configuration of a forwarding database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,64 +147,6 @@ pub struct Fdb {
     walked: AtomicU64,
     writer: Mutex<()>,
     started: Instant,
-}
-
-/// A [table](Fdb) with what every look at it needs, for the length of a burst.
-#[derive(Clone, Copy)]
-pub struct Table<'a> {
-    fdb: &'a Fdb,
-    buckets: &'a [Bucket],
-    multiplier: u64,
-    shift: u32,
-}
-
-impl Table<'_> {
-    /// A key with its hash: the bucket comes from the upper bits, the tag from others.
-    #[inline]
-    pub fn probe(&self, key: Key) -> Probe {
-        // Addresses mostly count up. The products of such keys with one number are evenly spaced,
-        // and some numbers put them into few buckets: the second product scatters them.
-        let product = key.0.wrapping_mul(self.multiplier);
-        Probe { key, hash: (product ^ product >> 32).wrapping_mul(SCATTER) }
-    }
-
-    /// The bucket of a hash. There is one, by the width of the shift.
-    #[inline]
-    fn bucket(&self, hash: u64) -> Option<&Bucket> {
-        self.buckets.get((hash >> self.shift) as usize)
-    }
-
-    /// Prefetches the entry of a key.
-    #[inline]
-    pub fn prefetch(&self, probe: &Probe) {
-        if let Some(bucket) = self.bucket(probe.hash) {
-            prefetch_line(bucket);
-        }
-    }
-
-    /// The number of the port that an address is behind.
-    #[inline]
-    pub fn lookup(&self, probe: &Probe) -> Option<usize> {
-        match self.bucket(probe.hash).and_then(|bucket| find_in(bucket, probe)) {
-            Some(found) => Some(found.port()),
-            None => self.fdb.find(probe).map(|found| found.port()),
-        }
-    }
-
-    /// A packet from an address came by `port` at `tick`.
-    #[inline]
-    pub fn learn(&self, probe: &Probe, port: usize, tick: u32) -> Learned {
-        let known = tag_of(probe.hash) | PRESENT | (port as u64) << PORT_SHIFT | u64::from(tick);
-        if let Some(bucket) = self.bucket(probe.hash) {
-            for (at, slot) in bucket.keys.iter().zip(&bucket.values) {
-                // A value that says all this needs no second look at the key.
-                if at.load(Relaxed) == probe.key.0 && slot.load(Relaxed) == known {
-                    return Learned::Known;
-                }
-            }
-        }
-        self.fdb.learn_news(probe, port, tick)
-    }
 }
 
 impl Fdb {

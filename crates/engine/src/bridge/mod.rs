@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `mod` | [`Bridge`]: the decision for each frame, flooding, tags |
 //! | `decision` | where a frame goes, in two bytes; groups |
+//! | `reach` | the ports that an ingress may send to: split horizon |
 //! | `fdb` | [`Fdb`]: addresses, the ports that they are behind, ageing, limits |
 //! | `vlan` | [`PortMode`]: membership in VLANs |
 //! | `storm` | [`StormLimits`]: how many frames per second may be flooded |
@@ -27,6 +28,7 @@
 
 mod decision;
 pub mod fdb;
+mod reach;
 mod storm;
 mod vlan;
 
@@ -36,6 +38,7 @@ pub use vlan::{PortMode, VlanSet};
 use crate::hub::{Ports, Switch};
 use decision::{Decision, PAUSE, To, of_group};
 use fdb::{Fdb, Key, Probe};
+use reach::{Reach, out_of_reach};
 use std::sync::Arc;
 use std::time::Instant;
 use storm::{FloodKind, StormControl};
@@ -78,36 +81,6 @@ impl PortState {
             membership: Membership::new(&port.mode),
             group: port.group,
             storm: StormControl::new(&port.storm, workers, Instant::now()),
-        }
-    }
-}
-
-/// Ports that an ingress may send to.
-#[derive(Clone)]
-struct Reach {
-    /// The [version](Ports::version) of the ports that it was derived from.
-    version: u64,
-    ports: [u64; fdb::MAX_PORTS / 64],
-}
-
-impl Reach {
-    const NONE: Reach = Reach { version: 0, ports: [0; fdb::MAX_PORTS / 64] };
-
-    #[inline]
-    fn contains(&self, number: usize) -> bool {
-        self.ports[number / 64 % (fdb::MAX_PORTS / 64)] >> (number % 64) & 1 != 0
-    }
-
-    /// All members but the ingress itself, and those of its group.
-    #[cold]
-    fn derive<R: RxQueue, T: TxQueue>(&mut self, ingress: usize, ports: &Ports<R, T, PortState>) {
-        *self = Reach { version: ports.version(), ..Reach::NONE };
-        let group = ports.get(ingress).map_or(0, |port| port.group);
-        for number in ports.members().iter().map(|number| usize::from(*number)) {
-            let other = ports.get(number).map_or(0, |port| port.group);
-            if number != ingress && number < fdb::MAX_PORTS && (group == 0 || group != other) {
-                self.ports[number / 64] |= 1 << (number % 64);
-            }
         }
     }
 }
@@ -373,20 +346,6 @@ impl Bridge {
 #[inline]
 fn is_member<R, T>(ports: &Ports<R, T, PortState>, number: usize, tci: u16) -> bool {
     ports.get(number).is_some_and(|port| port.membership.contains(tci & 0xfff))
-}
-
-/// Why a port that the table names can't have a frame.
-#[cold]
-fn out_of_reach<R, T>(ingress: usize, to: usize, ports: &Ports<R, T, PortState>) -> Decision {
-    if to == ingress {
-        Decision::drop(DropReason::SamePort)
-    } else if ports.members().contains(&(to as u16)) {
-        // It is of the same group.
-        Decision::drop(DropReason::NoEgress)
-    } else {
-        // It left, and its addresses are about to be flushed.
-        Decision::flood(FloodKind::Unknown)
-    }
 }
 
 /// The VLAN and priority of a received frame; its tag, in its bytes or beside them, is in its
