@@ -437,15 +437,4 @@ impl<R: RxQueue, T: TxQueue> Task for Route<R, T> {
 }
 
 #[cfg(test)]
-impl<R: RxQueue, T: TxQueue> Route<R, T> {
-    pub(crate) fn rx_mut(&mut self) -> &mut R {
-        &mut self.rx
-    }
-
-    pub(crate) fn tx_mut(&mut self) -> &mut T {
-        self.egress.tx_mut()
-    }
-}
-
-#[cfg(test)]
 pub(crate) mod tests;

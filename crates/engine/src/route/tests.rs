@@ -6,6 +6,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use towpath_packet::{Backing, Checksum, Direction, Gso, GsoKind, Offloads, Packet, Pool, PoolConfig};
 
+impl<R: RxQueue, T: TxQueue> Route<R, T> {
+    pub(crate) fn rx_mut(&mut self) -> &mut R {
+        &mut self.rx
+    }
+
+    pub(crate) fn tx_mut(&mut self) -> &mut T {
+        self.egress.tx_mut()
+    }
+}
+
 pub(crate) struct Source {
     pub(crate) packets: VecDeque<Packet>,
     pub(crate) state: State,
