@@ -1,15 +1,14 @@
 //! Configuration of a capture file.
 
-use super::edit::{Edits, PortMap, PrefixMap, VlanEdit};
+use super::edit::Edits;
 use super::format::{Format, MAX_CAPTURED};
+use super::timing::Timing;
 use crate::kind::{Kind, PortOption};
-use crate::uri::{Options, Uri, parse_number};
+use crate::uri::{Uri, parse_number};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use towpath_packet::port::{Layer, PortError};
-
-use towpath_wire::ethernet::{Mac, parse_mac};
 
 /// What the port is, and its options.
 pub const KIND: Kind = Kind {
@@ -142,23 +141,6 @@ pub enum Mode {
     Write(WriteConfig),
 }
 
-/// The times at which the packets of a file are received.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum Timing {
-    /// As fast as possible.
-    #[default]
-    Fast,
-    /// With the gaps of the capture.
-    Original {
-        /// The gaps are divided by this; a finite number above 0.
-        speed: f64,
-    },
-    /// Packets per second, at least 1.
-    PacketRate(u64),
-    /// Bits of frames per second, at least 1.
-    BitRate(u64),
-}
-
 /// What becomes of a packet of which the capture has the first bytes only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Truncated {
@@ -288,7 +270,7 @@ impl Config {
         let mut o = uri.options(KIND.options);
         let mode = match role {
             Role::Ingress => {
-                let timing = timing(&mut o)?;
+                let timing = Timing::of(&mut o)?;
                 let loops = match o.text("loop") {
                     None => Some(NonZeroU32::MIN),
                     Some(text) if text == "inf" => None,
@@ -302,7 +284,7 @@ impl Config {
                 let truncated = [("send", Truncated::Send), ("skip", Truncated::Skip), ("pad", Truncated::Pad)];
                 let truncated = o.choice("truncated", &truncated)?.unwrap_or_default();
                 let layer = o.choice("link", &[("ethernet", Layer::Ethernet), ("ip", Layer::Ip)])?;
-                let edits = edits(&mut o)?;
+                let edits = Edits::of(&mut o)?;
                 if let Some(name) = edits.needs_ethernet().filter(|_| layer == Some(Layer::Ip)) {
                     return Err(o.error(name, "…", "needs an Ethernet header: leave out link=ip"));
                 }
@@ -340,85 +322,6 @@ impl Config {
     }
 }
 
-/// The times of packets: one of four options.
-fn timing(o: &mut Options) -> Result<Timing, PortError> {
-    let original = o.choice("timing", &[("fast", false), ("original", true)])?;
-    let number = |text: &String| text.parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0);
-    let (speed, pps, mbps) = (o.text("speed"), o.number("pps", 1..=u64::MAX)?, o.text("mbps"));
-    let given = [
-        ("timing", original.map(|original| if original { "original" } else { "fast" }.to_owned())),
-        ("speed", speed.clone().filter(|_| original != Some(true))),
-        ("pps", pps.map(|n| n.to_string())),
-        ("mbps", mbps.clone()),
-    ];
-    let mut given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    if let (Some((first, _)), Some((second, value))) = (given.next(), given.next()) {
-        return Err(o.error(second, value, format!("excludes {first}: give one of timing, speed, pps and mbps")));
-    }
-    match (speed, pps, mbps) {
-        (Some(text), ..) => match number(&text) {
-            Some(speed) => Ok(Timing::Original { speed }),
-            None => Err(o.error("speed", text, "must be a number above 0: 2 is twice as fast as captured")),
-        },
-        (_, Some(pps), _) => Ok(Timing::PacketRate(pps)),
-        (_, _, Some(text)) => match number(&text).map(|mbps| mbps * 1e6).filter(|bits| (1.0..=1e15).contains(bits)) {
-            Some(bits) => Ok(Timing::BitRate(bits as u64)),
-            None => Err(o.error("mbps", text, "must be a number of Mbit/s from 0.000001 to 1000000000")),
-        },
-        _ if original == Some(true) => Ok(Timing::Original { speed: 1.0 }),
-        _ => Ok(Timing::Fast),
-    }
-}
-
-/// What is changed in packets.
-fn edits(o: &mut Options) -> Result<Edits, PortError> {
-    let vlan = match o.text("vlan") {
-        None => None,
-        Some(text) if text == "strip" => Some(VlanEdit::Strip),
-        Some(text) => match text.parse() {
-            Ok(id @ 1..=4094) => Some(VlanEdit::Set(id)),
-            _ => return Err(o.error("vlan", text, "must be strip, or an ID from 1 to 4094")),
-        },
-    };
-    Ok(Edits {
-        smac: mac(o, "smac")?,
-        dmac: mac(o, "dmac")?,
-        vlan,
-        src: list(o, "src", PrefixMap::parse, PREFIX_RULE)?,
-        dst: list(o, "dst", PrefixMap::parse, PREFIX_RULE)?,
-        sport: list(o, "sport", port_map, PORT_RULE)?,
-        dport: list(o, "dport", port_map, PORT_RULE)?,
-    })
-}
-
-const PREFIX_RULE: &str = "must be OLD/LEN:NEW with two addresses of one version, such as 10.0.0.0/8:172.16.0.0; \
-                           several are joined by +";
-const PORT_RULE: &str = "must be OLD:NEW with two ports from 0 to 65535, such as 80:8080; several are joined by +";
-
-fn mac(o: &mut Options, name: &'static str) -> Result<Option<Mac>, PortError> {
-    let Some(text) = o.text(name) else { return Ok(None) };
-    match parse_mac(&text) {
-        Some(mac) => Ok(Some(mac)),
-        None => Err(o.error(name, text, "must be six bytes such as 02:00:00:00:00:01")),
-    }
-}
-
-fn port_map(text: &str) -> Option<PortMap> {
-    let (old, new) = text.split_once(':')?;
-    Some(PortMap { old: old.parse().ok()?, new: new.parse().ok()? })
-}
-
-/// Items that are joined by `+`.
-fn list<T>(
-    o: &mut Options,
-    name: &'static str,
-    item: impl Fn(&str) -> Option<T>,
-    rule: &str,
-) -> Result<Vec<T>, PortError> {
-    let Some(text) = o.text(name) else { return Ok(Vec::new()) };
-    text.split('+').map(item).collect::<Option<_>>().ok_or_else(|| o.error(name, text, rule))
-}
-
 impl WriteConfig {
     /// Whether there may be several files.
     pub(super) fn rotates(&self) -> bool {
@@ -428,6 +331,7 @@ impl WriteConfig {
 
 #[cfg(test)]
 mod tests {
+    use super::super::edit::{PortMap, PrefixMap, VlanEdit};
     use super::*;
 
     fn config(text: &str, role: Role) -> Result<Config, String> {

@@ -12,6 +12,8 @@
 //! inside of others (tunnels, ICMP errors) stay as they are. `src` maps also apply to the sender's
 //! address of an ARP packet, `dst` maps to the target's.
 
+mod options;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use towpath_packet::port::Layer;
 use towpath_wire::checksum::{update_bytes, update16};

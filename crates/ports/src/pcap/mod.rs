@@ -49,11 +49,11 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `config.rs` | the options |
+//! | `config.rs`, `timing.rs` | the options; the times of packets |
 //! | `source.rs` | the bytes of a file or a pipe, decompressed |
 //! | `format.rs`, `parse.rs`, `records.rs` | constants; one step of the parser; the records of a source |
 //! | `link/` | frames of other link types as Ethernet frames or IP packets |
-//! | `edit.rs` | changed addresses, ports and tags, with their checksums |
+//! | `edit.rs`, `edit/options.rs` | changed addresses, ports and tags, with their checksums; their options |
 //! | `rate.rs`, `events.rs` | packets or bits a second; what was skipped, the port's control |
 //! | `encode.rs` | packets as records |
 //! | `rx.rs`, `tx.rs` | the queues |
@@ -69,14 +69,16 @@ mod rate;
 mod records;
 mod rx;
 mod source;
+mod timing;
 mod tx;
 
-pub use config::{Compress, Config, KIND, Mode, ReadConfig, Role, Timing, Truncated, WriteConfig};
+pub use config::{Compress, Config, KIND, Mode, ReadConfig, Role, Truncated, WriteConfig};
 pub use edit::{Edits, PortMap, PrefixMap, VlanEdit};
 pub use format::{Format, MAX_CAPTURED};
 pub use link::{Frame, Frames, LinkType, MADE_DESTINATION, MADE_SOURCE, Unfit};
 pub use records::{Item, Record, Records};
 pub use rx::Reader;
+pub use timing::Timing;
 pub use tx::Writer;
 
 use crate::null::NullRx;

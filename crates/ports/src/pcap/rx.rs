@@ -15,7 +15,7 @@
 //!   records + wifi_further_amsdu_frames = packets + missed
 //! ```
 
-use super::config::{ReadConfig, Timing, Truncated};
+use super::config::{ReadConfig, Truncated};
 use super::events::{Event, Events};
 use super::format::MAX_CAPTURED;
 use super::link::Frame;
@@ -23,6 +23,7 @@ use super::parse::{EMPTY, OTHER_LINK};
 use super::rate::{Rate, Unit};
 use super::records::{Item, Records};
 use super::source::Source;
+use super::timing::Timing;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
