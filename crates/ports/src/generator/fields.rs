@@ -1,6 +1,6 @@
 //! The fields of headers that options give, and their place in a frame that is there already.
 
-use super::config::{Config, mac};
+use super::config::Config;
 use super::sweep::{self, Field, Sweep, addresses, range};
 use crate::uri::{Options, parse_number};
 use std::net::IpAddr;
@@ -47,6 +47,16 @@ fn parsed<T>(
 
 fn number(text: &str) -> Option<u16> {
     u16::try_from(parse_number(text)?).ok()
+}
+
+fn mac(text: &str) -> Option<Mac> {
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        let digits = parts.next().filter(|d| (1..=2).contains(&d.len()) && !d.starts_with('+'))?;
+        *byte = u8::from_str_radix(digits, 16).ok()?;
+    }
+    parts.next().is_none().then_some(bytes)
 }
 
 impl Fields {

@@ -45,7 +45,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `config.rs`, `size.rs` | the options; lengths of packets |
+//! | `options.rs`, `config.rs`, `size.rs` | the options; the configuration, its rules; lengths of packets |
 //! | `flow.rs`, `stamp.rs`, `tag.rs` | templates and sums; the fields of each packet; the tag |
 //! | `sweep.rs`, `fields.rs` | ranges; the fields that options give, written to frames |
 //! | `template.rs` | frames of a capture |
@@ -58,6 +58,7 @@ mod config;
 mod control;
 mod fields;
 mod flow;
+mod options;
 mod pace;
 mod rx;
 mod size;
@@ -70,8 +71,9 @@ mod tx;
 mod verify;
 mod window;
 
-pub use config::{Config, KIND, Payload, Protocol, Stamps};
+pub use config::{Config, Payload, Protocol, Stamps};
 pub use fields::Fields;
+pub use options::KIND;
 pub use rx::GenRx;
 pub use size::{IMIX, Size};
 pub use sweep::Sweep;
