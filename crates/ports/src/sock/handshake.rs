@@ -6,7 +6,7 @@
 use super::config::Config;
 use super::limits::{self, Amounts, Resource, RingPages};
 use super::notify::{PollFd, PortShared};
-use super::rx::app::{AppTxRings, Stall};
+use super::rx::rings::{AppTxRings, Stall};
 use super::session::{Session, SessionRings, Wakeup};
 use super::source::Sources;
 use super::stats::{SessionCounts, SessionStats};

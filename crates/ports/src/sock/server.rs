@@ -6,7 +6,7 @@ use super::handshake::{
     PortContext, Request, ServerSession, decode, encode, full, not_memory, not_one_descriptor, open_session, refusal,
 };
 use super::notify::PortShared;
-use super::rx::app::AppTxRings;
+use super::rx::rings::AppTxRings;
 use super::tx::app::App;
 use crate::closing::AppSocket;
 use crate::pace::Pace;

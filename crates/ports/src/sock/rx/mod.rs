@@ -5,11 +5,13 @@
 //! |---|---|
 //! | `mod` | [`SockRx`]: the burst over all applications, sleep and wake-up |
 //! | `turns` | [`Turns`]: fair among users, then among the sessions of a user |
-//! | `app` | [`AppTxRings`]: one application's TX and COMPLETION rings |
+//! | `rings` | [`AppTxRings`]: one application's TX and COMPLETION rings, and its end |
+//! | `app` | its descriptors, taken as packets |
 //!
 //! [`CopyPlan`] decides what is copied.
 
-pub(super) mod app;
+mod app;
+pub(super) mod rings;
 mod turns;
 
 use super::config::Transmit;
@@ -17,7 +19,7 @@ use super::notify::{PortShared, QueueWaker, RESYNC, Unusable};
 use super::session::SessionList;
 use super::stats::{Fault, RxTotals};
 use crate::copy_plan::CopyPlan;
-use app::{AppTxRings, Stall};
+use rings::{AppTxRings, Stall};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `rig`, `program` | a started port with its applications; a program without the client |
 //! | `handshake`, `descriptors` | messages and descriptors from the application and back |
 //! | `segments`, `supers` | super-packets from applications, and to them |
 //! | `copy_plan` | how much of what applications send is copied |
@@ -13,7 +14,6 @@
 
 use super::*;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use towpath_client::protocol::{Answer, Code, Hello, Sizes, Statistic, Statistics};
 use towpath_client::{Error, Frame, Socket, Umem};
@@ -30,6 +30,8 @@ mod ends;
 mod handshake;
 mod limits;
 mod poll_fd;
+mod program;
+mod rig;
 mod segments;
 mod shared;
 mod skip_invalid;
@@ -39,170 +41,8 @@ mod supers;
 mod turns;
 mod wakeups;
 
-/// A started port, whose queues the test runs.
-struct Rig {
-    rx: Ended<SockRx>,
-    tx: Ended<SockTx>,
-    /// The other queues.
-    more: Vec<(Ended<SockRx>, Ended<SockTx>)>,
-    pool: Pool,
-    pages: Arc<ExtBufGauge>,
-    control: Arc<dyn PortControl>,
-    path: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Rig {
-    fn new(options: &str) -> Rig {
-        Rig::with_queues(options, 1)
-    }
-
-    fn with_queues(options: &str, queues: u16) -> Rig {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        let port =
-            open(Config::from_uri(&format!("sock:{}?{options}", path.display()).parse().unwrap()).unwrap()).unwrap();
-        let pool = Pool::new(PoolConfig::default().capacity(512).backing(Backing::Anonymous)).unwrap();
-        let control = port.control().unwrap();
-        let start = Start { pool: pool.clone(), queues, accept: Offloads::ALL };
-        let Queues { rx, tx } = port.start(start).unwrap();
-        let mut queues = rx.into_iter().zip(tx);
-        let (rx, tx) = queues.next().unwrap();
-        let pages = rx.memory().ext_bufs.unwrap();
-        Rig { rx, tx, more: queues.collect(), pool, pages, control, path, _dir: dir }
-    }
-
-    fn connect(&self, umem: &Umem, rules: &str) -> Socket {
-        self.ask(umem, rules, Sizes::all(64)).unwrap()
-    }
-
-    /// An application whose packets may break the rules.
-    fn connect_unchecked(&self, umem: &Umem) -> Socket {
-        let config = towpath_client::Config::default().rings(Sizes::all(64)).checks(false);
-        self.ask_for(umem, "default", config).unwrap()
-    }
-
-    fn ask(&self, umem: &Umem, rules: &str, rings: Sizes) -> Result<Socket, Error> {
-        self.ask_for(umem, rules, towpath_client::Config::default().rings(rings))
-    }
-
-    fn ask_for(&self, umem: &Umem, rules: &str, config: towpath_client::Config) -> Result<Socket, Error> {
-        let rules = rules.split(',').map(str::to_owned).collect();
-        Socket::connect(umem, &self.path, &config.headroom(32).rules(rules))
-    }
-
-    /// Runs the transmit queues until each has `n` sessions.
-    fn until_sessions(&mut self, n: usize) {
-        until(|| {
-            self.tx.reclaim();
-            for (_, tx) in &mut self.more {
-                tx.reclaim();
-            }
-            self.tx.queue.apps().len() == n && self.more.iter_mut().all(|(_, tx)| tx.queue.apps().len() == n)
-        });
-    }
-
-    fn event(&self, name: &str) -> u64 {
-        self.control.events().iter().find(|(known, _)| *known == name).unwrap().1
-    }
-
-    /// One turn of the receive queue.
-    fn step(&mut self) -> Batch {
-        let mut batch = Batch::new();
-        self.rx.rx(&mut batch);
-        batch
-    }
-
-    /// Runs the receive queue until `n` packets have come.
-    fn receive(&mut self, n: usize) -> Batch {
-        let mut batch = Batch::new();
-        until(|| {
-            self.rx.rx(&mut batch);
-            batch.len() >= n
-        });
-        batch
-    }
-
-    /// Gives packets to the applications.
-    fn send(&mut self, packets: &[&[u8]]) {
-        give(&self.pool, &mut self.tx, packets);
-    }
-
-    /// Runs the queues until the event was counted.
-    fn until_event(&mut self, name: &str, n: u64) {
-        until(|| {
-            let mut batch = Batch::new();
-            self.rx.rx(&mut batch);
-            self.tx.reclaim();
-            self.event(name) >= n
-        });
-    }
-
-    /// The application has all the frames back that it sent and has not taken back: `n`, each once.
-    /// No packet of them is left.
-    #[track_caller]
-    fn completes(&mut self, app: &mut Socket, n: usize) {
-        let mut back = Vec::new();
-        for _ in 0..20 {
-            drop(self.step());
-            // A frame that it does not miss is an error of the client.
-            app.completions(&mut back).unwrap();
-        }
-        assert_eq!(back.len(), n, "frames that were completed");
-    }
-
-    /// Ends the port: every buffer must be free, and every page of the applications too.
-    #[track_caller]
-    fn end(self) {
-        let Rig { rx, tx, more, pool, pages, path, .. } = self;
-        drop((rx, tx, more));
-        assert_eq!(pool.stats().free, pool.stats().capacity, "buffers are missing");
-        assert_eq!(pages.freed(), pages.attached(), "pages of applications, freed and attached");
-        assert!(!path.exists());
-    }
-}
-
-/// Sends packets by a queue.
-fn give(pool: &Pool, tx: &mut Ended<SockTx>, packets: &[&[u8]]) {
-    let mut batch = Batch::new();
-    let mut cache = pool.cache(Direction::Tx).unwrap();
-    for bytes in packets {
-        batch.push(Packet::copy_from(&mut cache, bytes).unwrap()).unwrap();
-    }
-    tx.reclaim();
-    assert_eq!(tx.tx(&mut batch), packets.len());
-    tx.kick();
-}
-
-fn until(mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never happens");
-        std::thread::yield_now();
-    }
-}
-
-fn frames(umem: &Umem, n: u8, len: usize) -> Vec<Frame> {
-    let make = |i| {
-        let mut frame = umem.alloc().unwrap();
-        assert!(frame.put(&vec![i; len]));
-        frame
-    };
-    (0..n).map(make).collect()
-}
-
-/// An IPv4 UDP frame to a port.
-fn udp(port: u16, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len.max(42)];
-    bytes[12..14].copy_from_slice(&[8, 0]);
-    bytes[14] = 0x45;
-    let total = bytes.len() as u16 - 14;
-    bytes[16..18].copy_from_slice(&total.to_be_bytes());
-    (bytes[22], bytes[23]) = (64, 17);
-    bytes[36..38].copy_from_slice(&port.to_be_bytes());
-    bytes[38..40].copy_from_slice(&(total - 20).to_be_bytes());
-    bytes
-}
+use program::{HELLO, Program, send_hello};
+use rig::{Rig, frames, give, udp, until};
 
 #[test]
 fn frames_are_sent_from_their_pages_and_complete_in_the_order_in_which_their_last_users_are_done() {
@@ -387,89 +227,6 @@ fn frames_longer_than_the_port_sends_complete_unsent_and_counted() {
     rig.completes(&mut app, 3);
     drop(app);
     rig.end();
-}
-
-/// A program that handles its rings itself.
-struct Program {
-    connection: OwnedFd,
-    session: u64,
-    tx: Producer<Mapped<Desc>>,
-    fill: Producer<Mapped<u64>>,
-    rx: Consumer<Mapped<Desc>>,
-    completion: Consumer<Mapped<u64>>,
-    statistics: Mapped<u64>,
-    kick: OwnedFd,
-}
-
-const HELLO: Hello = Hello {
-    umem: 16 * 2048,
-    chunk: 2048,
-    unaligned: false,
-    headroom: 0,
-    pieces: true,
-    offloads: false,
-    one_descriptor: false,
-    skip_invalid: false,
-    rings: Sizes::all(16),
-    budget: 0,
-    share: 0,
-    tx_metadata: 0,
-    segmentation: false,
-    queue: None,
-    rules: String::new(),
-};
-
-fn send_hello(rig: &Rig, bytes: &[u8], fds: &[std::os::fd::BorrowedFd<'_>]) -> (OwnedFd, Option<Answer>, Vec<OwnedFd>) {
-    let connection = seqpacket::connect(&rig.path).unwrap();
-    seqpacket::send(connection.as_fd(), bytes, fds).unwrap();
-    let mut answer = [0; Answer::LONGEST];
-    let got = seqpacket::receive(connection.as_fd(), &mut answer).unwrap();
-    (connection, Answer::decode(&answer[..got.len]).ok(), got.fds)
-}
-
-impl Program {
-    fn connect(rig: &Rig, hello: &Hello) -> Program {
-        Program::with_memory(rig, hello).0
-    }
-
-    fn with_memory(rig: &Rig, hello: &Hello) -> (Program, UntrustedMem) {
-        let umem = UntrustedMem::new(Region::new(hello.umem as usize, Backing::Memfd).unwrap());
-        (Program::in_memory(rig, hello, &umem), umem)
-    }
-
-    fn statistics(&self) -> Statistics {
-        Statistics::read(|entry| self.statistics.read(entry))
-    }
-
-    fn in_memory(rig: &Rig, hello: &Hello, umem: &UntrustedMem) -> Program {
-        let (connection, answer, fds) = send_hello(rig, &hello.encode(), &[umem.fd().unwrap()]);
-        let Some(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
-        let [rings, kick] = <[OwnedFd; 2]>::try_from(fds).unwrap();
-        let memory = UntrustedMem::from_memfd(rings, welcome.memory as usize).unwrap();
-        let at = welcome.rings;
-        Program {
-            connection,
-            session: welcome.session,
-            tx: Producer::new(Mapped::new(&memory, &at.tx, hello.rings.tx).unwrap()),
-            fill: Producer::new(Mapped::new(&memory, &at.fill, hello.rings.fill).unwrap()),
-            rx: Consumer::new(Mapped::new(&memory, &at.rx, hello.rings.rx).unwrap()),
-            completion: Consumer::new(Mapped::new(&memory, &at.completion, hello.rings.completion).unwrap()),
-            statistics: Mapped::new(&memory, &at.statistics, Statistic::ENTRIES).unwrap(),
-            kick,
-        }
-    }
-
-    fn send(&mut self, descs: &[(u64, u32, u32)]) {
-        for &(addr, len, options) in descs {
-            self.tx.write(Desc { addr, len, options });
-        }
-        self.tx.submit();
-    }
-
-    fn post(&mut self, addrs: &[u64]) {
-        addrs.iter().for_each(|addr| self.fill.write(*addr));
-        self.fill.submit();
-    }
 }
 
 #[test]
