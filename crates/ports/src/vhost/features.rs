@@ -1,11 +1,13 @@
-//! The features that the device offers, and their names.
+//! The features that the device offers, and their names; its configuration space.
 
 use super::config::Config;
 use crate::kernel::ability::TSO;
 use towpath_packet::Offloads;
-use towpath_virtio::vhost_user::protocol;
+use towpath_virtio::vhost_user::{CONFIG_SIZE, protocol};
 use towpath_wire::virtio_net::feature::{GUEST_ANNOUNCE, MQ, MTU, STATUS, VERSION_1};
 
+/// The link is up (`VIRTIO_NET_S_LINK_UP`).
+const LINK_UP: u16 = 1;
 /// The names of the bits in the log.
 const NAMES: [(u32, &str); 24] = [
     (0, "csum"),
@@ -75,6 +77,18 @@ pub(super) fn protocol(config: &Config) -> u64 {
         | protocol::CONFIGURE_MEM_SLOTS
         | protocol::STATUS;
     always | if config.mtu.is_some() { protocol::CONFIG } else { 0 }
+}
+
+/// `struct virtio_net_config` (virtio 1.2, 5.1.4) of a device with `pairs` queue pairs, without an
+/// address.
+pub(super) fn config_space(pairs: usize, mtu: Option<u16>) -> [u8; CONFIG_SIZE] {
+    let mut space = [0; CONFIG_SIZE];
+    for (at, word) in [(6, LINK_UP), (8, pairs as u16), (10, mtu.unwrap_or(0))] {
+        if let Some(to) = space.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *to = word.to_le_bytes();
+        }
+    }
+    space
 }
 
 /// The features in words.

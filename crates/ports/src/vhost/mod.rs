@@ -23,7 +23,7 @@
 //! | file | |
 //! |---|---|
 //! | `config` | [`Config`], and its URI |
-//! | `features` | what the device offers, and the names of it |
+//! | `features` | what the device offers, and the names of it; its configuration space |
 //! | `server` | the control thread: it waits for a front end, and answers it |
 //! | `session` | one front end: its requests, and their answers |
 //! | `refusal` | why requests are refused, and connections end |

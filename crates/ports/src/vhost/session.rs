@@ -23,13 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use towpath_virtio::vhost_user::protocol::{self, LOG_ALL, PROTOCOL_FEATURES};
 use towpath_virtio::vhost_user::{
-    CONFIG_SIZE, Channel, ConfigSpace, InFlightArea, Log, MemoryTable, Message, PayloadError, Request, SingleRegion,
-    VringAddr, VringFd, VringState, read_u64,
+    Channel, ConfigSpace, InFlightArea, Log, MemoryTable, Message, PayloadError, Request, SingleRegion, VringAddr,
+    VringFd, VringState, read_u64,
 };
 use towpath_wire::virtio_net::feature::VERSION_1;
 
-/// The link is up (`VIRTIO_NET_S_LINK_UP`).
-const LINK_UP: u16 = 1;
 /// Bit of the device's status: the features were accepted.
 const FEATURES_OK: u8 = 8;
 /// Smallest MTU of any interface.
@@ -383,23 +381,10 @@ impl Session {
 
     fn get_config(&self, request: ConfigSpace) -> Answer {
         self.negotiated(protocol::CONFIG, "CONFIG")?;
-        let space = self.config_space();
+        let space = features::config_space(self.rings.len() / 2, self.device.mtu);
         let range = request.offset as usize..request.offset as usize + request.bytes.len();
         let bytes = space.get(range).unwrap_or_default().to_vec();
         Ok(Some(ConfigSpace { bytes, ..request }.to_bytes()))
-    }
-
-    /// `struct virtio_net_config` (virtio 1.2, 5.1.4), without an address of the device.
-    fn config_space(&self) -> [u8; CONFIG_SIZE] {
-        let mut space = [0; CONFIG_SIZE];
-        let pairs = self.rings.len() as u16 / 2;
-        let words = [(6, LINK_UP), (8, pairs), (10, self.device.mtu.unwrap_or(0))];
-        for (at, word) in words {
-            if let Some(to) = space.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
-                *to = word.to_le_bytes();
-            }
-        }
-        space
     }
 
     fn index(&self, ring: u32) -> Result<usize, Refusal> {
