@@ -27,7 +27,7 @@
 //! | `descriptor.rs`, `device.rs`, `changes.rs` | descriptors opened or examined; the device, its settings |
 //! | `probe.rs`, `steering.rs` | the kernel's offloads; the program that chooses a queue |
 //! | `header.rs`, `queue.rs` | the header in front of a packet; a descriptor, reading |
-//! | `chain.rs`, `writer.rs`, `output.rs` | a packet in small buffers; merging; the way to the kernel |
+//! | `chain.rs`, `writer.rs`, `output.rs`, `stats.rs` | a packet in small buffers; merging; the way to the kernel; counters |
 //!
 //! # Invariants
 //!
@@ -50,6 +50,7 @@ mod offloads;
 mod output;
 pub mod probe;
 mod queue;
+mod stats;
 pub mod steering;
 mod writer;
 
@@ -59,8 +60,8 @@ pub use config::{Config, Kind, MAX_QUEUES, MIN_MTU};
 pub use device::Device;
 pub use error::Error;
 pub use offloads::TunOffloads;
-pub use output::WriteStats;
 pub use probe::Report;
 pub use queue::{Queue, READ_SIZE, ReadLosses, Received, Segments};
+pub use stats::WriteStats;
 pub use towpath_sys::rtnl::LinkInfo;
 pub use writer::Writer;

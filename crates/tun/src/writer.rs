@@ -2,8 +2,9 @@
 
 use crate::chain::Chain;
 use crate::offloads::TunOffloads;
-use crate::output::{Output, Through, WriteStats};
+use crate::output::{Output, Through};
 use crate::queue::{Queue, Transmit};
+use crate::stats::WriteStats;
 use std::fmt;
 use std::io;
 use std::ops::Range;
