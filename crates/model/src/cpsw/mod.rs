@@ -15,8 +15,8 @@
 //! | `ring`, `accesses` | one ring, and the register accesses to it |
 //! | `descriptor` | CPPI5 host descriptors |
 //! | `tx`, `rx` | the transmit channels, the receive channel |
-//! | `switch`, `ale`, `checksum` | the switch: ports, address lookup engine, checksums |
-//! | `mac`, `mdio`, `phy` | the MAC of a port, the management bus, a PHY |
+//! | `switch`, `ale`, `checksum` | the switch: host port, address lookup engine, checksums |
+//! | `mac_port`, `mac`, `mdio`, `phy` | a MAC port, its MAC, the management bus, a PHY |
 //! | `check` | the rules of a strict model |
 //! | `dma_view` | memory as the device sees it |
 //! | `soc`, `setup` | numbers of each SoC and grants; what firmware has set up |
@@ -49,6 +49,7 @@ mod device;
 mod dma_view;
 mod firmware;
 mod mac;
+mod mac_port;
 mod mdio;
 mod phy;
 mod ring;
@@ -64,9 +65,9 @@ pub use bus::{CpswBus, CpswIrq, Registers};
 pub use check::{Rule, Violation};
 pub use config::{Config, IrqMode, RxMarker};
 pub use firmware::Firmware;
+pub use mac_port::PortStats;
 pub use phy::{Partner, PhyStart};
 pub use soc::{Family, Grants, Soc};
-pub use switch::PortStats;
 pub use thread::Running;
 
 use crate::iommu::ModelDma;

@@ -15,11 +15,9 @@
 
 use super::ale::{Ale, Ports};
 use super::config::Config;
-use super::mac::{LinkMode, Mac};
-use super::mdio::{Controller, Phys};
-use super::phy::Phy;
+use super::mac_port::{MacPort, PRIORITIES, PhyBus, mapped};
+use super::mdio::Controller;
 use super::{Corruption, checksum};
-use crate::wire::{Unplugged, Wire};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -49,8 +47,6 @@ const P0_RX_PAD: u32 = 1 << 14;
 const RX_CHECKSUM_EN: u32 = 1;
 /// PRI_CTL: channels contend by turns.
 const ROUND_ROBIN: u32 = 1 << 8;
-/// Each priority maps to itself.
-const PRIORITIES: u32 = 0x7654_3210;
 /// Shortest frame, without FCS.
 const MIN_FRAME: usize = 60;
 /// Bytes of the FCS, which counts in length limits; frames of the model have none.
@@ -67,80 +63,6 @@ pub(crate) struct RxFrame {
     /// Nanoseconds, for PS words 0 and 1.
     pub(crate) timestamp: u64,
     pub(crate) corruption: Corruption,
-}
-
-/// Statistics of a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct PortStats {
-    /// Frames sent on the wire.
-    pub sent: u64,
-    /// Frames received from the wire.
-    pub received: u64,
-    /// Frames that could not be sent: too short, too long, without a carrier, or with a checksum
-    /// position outside of the frame.
-    pub tx_dropped: u64,
-    /// Received frames that found the queue to the host full, or the host port disabled, or had no
-    /// port to go to.
-    pub rx_dropped: u64,
-    /// Those of them that the lookup dropped.
-    pub ale_dropped: u64,
-}
-
-pub(super) struct MacPort {
-    pub(super) wire: Box<dyn Wire>,
-    pub(super) mac: Mac,
-    pub(super) phy: Phy,
-    /// FIFOs by priority.
-    fifos: [VecDeque<Vec<u8>>; 8],
-    tx_pri_map: u32,
-    arriving: Option<Vec<u8>>,
-    max_len: u32,
-    pub(super) stalled: bool,
-    /// The port sends one frame in this many turns.
-    pub(super) turns: u32,
-    /// Turns since the last frame.
-    turn: u32,
-    pub(super) stats: PortStats,
-}
-
-impl MacPort {
-    /// The link, if there is one.
-    pub(super) fn link(&mut self, now: Instant) -> Option<LinkMode> {
-        self.phy.set_carrier(self.wire.carrier(), now);
-        self.phy.link(now)
-    }
-
-    /// Whether frames pass the MAC.
-    fn passes(&mut self, now: Instant) -> bool {
-        let link = self.link(now);
-        self.mac.passes(link)
-    }
-
-    fn fifo(&self, priority: u8) -> &VecDeque<Vec<u8>> {
-        &self.fifos[usize::from(mapped(self.tx_pri_map, priority))]
-    }
-}
-
-/// The PHYs on the management bus.
-struct PhyBus<'a> {
-    ports: &'a mut [MacPort],
-    addresses: [u8; 8],
-    now: Instant,
-}
-
-impl Phys for PhyBus<'_> {
-    fn phy(&mut self, address: u32) -> Option<&mut Phy> {
-        let index = self.addresses.iter().position(|&known| u32::from(known) == address)?;
-        let port = self.ports.get_mut(index)?;
-        port.link(self.now);
-        Some(&mut port.phy)
-    }
-}
-
-/// The priority to which a map of eight nibbles maps another.
-fn mapped(map: u32, priority: u8) -> u8 {
-    (map >> (4 * (priority & 7)) & 7) as u8
 }
 
 pub(crate) struct Switch {
@@ -170,19 +92,6 @@ pub(crate) struct Switch {
 impl Switch {
     pub(crate) fn new(config: &Config) -> Switch {
         let now = Instant::now();
-        let port = |_| MacPort {
-            wire: Box::new(Unplugged) as Box<dyn Wire>,
-            mac: Mac::default(),
-            phy: Phy::new(config.phy, config.negotiation, now),
-            fifos: Default::default(),
-            tx_pri_map: PRIORITIES,
-            arriving: None,
-            max_len: 1518,
-            stalled: false,
-            turns: 1,
-            turn: 0,
-            stats: PortStats::default(),
-        };
         Switch {
             registers: std::collections::HashMap::new(),
             control: 0,
@@ -196,7 +105,7 @@ impl Switch {
             ale: Ale::default(),
             flow_base: 0,
             max_len: 1518,
-            ports: (0..config.ports.clamp(1, 8)).map(port).collect(),
+            ports: (0..config.ports.clamp(1, 8)).map(|_| MacPort::new(config, now)).collect(),
             depth: config.port_depth.max(1),
             host_depth: config.host_depth.max(1),
             to_host: VecDeque::new(),
