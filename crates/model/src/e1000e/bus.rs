@@ -86,7 +86,7 @@ impl ModelBar {
                 let word = env.registers.word(SWSM);
                 word.map_or(u32::MAX, |w| w.fetch_or(1, Ordering::AcqRel))
             }
-            MDIC => self.shared.machine().read_mdic(env),
+            MDIC => self.shared.machine().media.read_mdic(env),
             at @ STATS..STATS_END => stats::read(&env.registers, at),
             at => env.registers.get(at),
         }
@@ -146,7 +146,7 @@ impl ModelBar {
             CTRL => {
                 env.registers.set(CTRL, value & !CTRL_PHY_RST);
                 if value & CTRL_PHY_RST != 0 {
-                    machine.reset_phy(env);
+                    machine.media.reset_phy(env);
                 }
                 machine.written(env, at);
             }
@@ -158,7 +158,7 @@ impl ModelBar {
                 machine.written(env, at);
             }
             MDIC => machine.mdic(env, value),
-            EXTCNF_CTRL => machine.request_phy(env, value),
+            EXTCNF_CTRL => machine.media.request_phy(env, value),
             EERD => machine.eerd(env, value),
             // The transmit part is the rest of 40 KiB (82574 datasheet §10.2.3.5).
             PBA => env.registers.set(PBA, value & 0x3f | (40 - (value & 0x3f).min(40)) << 16),

@@ -1,12 +1,11 @@
-//! The device: the effect of registers, the link, the interrupts, and units of work in bursts or
-//! one by one.
+//! The device: the effect of registers, the interrupts, and units of work in bursts or one by one.
 
 use super::config::Config;
 use super::env::Env;
 use super::faults::FaultInjector;
 use super::irq::Irqs;
-use super::link::Link;
-use super::phy::{self, LinkEvent, Phy};
+use super::media::Media;
+use super::phy;
 use super::regs::*;
 use super::rx::Receiver;
 use super::settings::Settings;
@@ -35,19 +34,14 @@ pub(crate) struct Machine {
     wire: Box<dyn Wire>,
     /// Frames in loopback that are not received yet.
     loopback_frames: Vec<Vec<u8>>,
-    link: Link,
     /// The link has been up since the reset.
     was_up: bool,
-    /// Mb/s that both ends agree on.
-    speed: u32,
-    phy: Phy,
-    /// Requests for the semaphore of PHY and NVM that are still denied.
-    denied: u32,
+    /// The link and the PHY.
+    pub(super) media: Media,
     nvm: [u16; 64],
     mac: [u8; 6],
     stats: Stats,
     faults: FaultInjector,
-    pause: bool,
     /// Bursts for which the device does nothing; `u32::MAX`: until reset.
     stalled: u32,
     causes: u32,
@@ -65,16 +59,12 @@ impl Machine {
             running: (false, false),
             wire,
             loopback_frames: Vec::new(),
-            link: Link::new(config.negotiation),
             was_up: false,
-            speed: config.speed,
-            phy: Phy::new(config.phy, config.pause),
-            denied: config.phy_denied,
+            media: Media::new(config),
             nvm: phy::nvm(config.mac, config.manageability),
             mac: config.mac,
             stats: Stats::default(),
             faults: FaultInjector::new(config.faults),
-            pause: config.pause,
             stalled: 0,
             causes: 0,
         }
@@ -87,7 +77,7 @@ impl Machine {
         env.registers.reset(self.mac);
         env.order.reset();
         env.irqs().reset();
-        self.link.restart();
+        self.media.reset();
         (self.context, self.tx_lost, self.was_up) = (SharedContext::default(), false, false);
         (self.dirty, self.stalled, self.causes) = (true, 0, 0);
         self.stats = Stats::default();
@@ -114,95 +104,35 @@ impl Machine {
         }
     }
 
+    /// A write of MDIC.
     pub(crate) fn mdic(&mut self, env: &Env, value: u32) {
-        let (result, event) = self.phy.mdic(value);
-        env.registers.set(MDIC, result);
-        if event == LinkEvent::Restart {
-            self.restart_link(env);
-        }
-        if value & phy::MDIC_INTERRUPT != 0 {
+        if self.media.mdic(env, value) {
             self.causes |= cause::MDAC;
             self.interrupt(env);
         }
     }
 
-    pub(crate) fn advertised(&self) -> u16 {
-        self.phy.advertised()
-    }
-
-    pub(crate) fn set_partner_pause(&mut self, pause: bool) {
-        self.pause = pause;
-        self.phy.set_partner_pause(pause);
-    }
-
-    /// The other end offers another speed: the link is negotiated anew.
-    pub(crate) fn set_speed(&mut self, env: &Env, speed: u32) {
-        self.speed = speed;
-        self.restart_link(env);
-    }
-
-    pub(crate) fn phy_register(&self, at: usize) -> u16 {
-        self.phy.register(at)
-    }
-
-    /// Reads MDIC, which shows the end of a transaction.
-    pub(crate) fn read_mdic(&mut self, env: &Env) -> u32 {
-        let now = env.registers.get(MDIC);
-        if let Some(done) = self.phy.end_of_transaction() {
-            env.registers.set(MDIC, done);
-        }
-        now
-    }
-
-    /// A write of EXTCNF_CTRL: the bit of software stays set only if firmware grants it.
-    pub(crate) fn request_phy(&mut self, env: &Env, value: u32) {
-        let asks = value & EXTCNF_SOFTWARE != 0 && env.registers.get(EXTCNF_CTRL) & EXTCNF_SOFTWARE == 0;
-        let denied = asks && self.denied > 0;
-        self.denied -= u32::from(denied);
-        env.registers.set(EXTCNF_CTRL, if denied { value & !EXTCNF_SOFTWARE } else { value });
-    }
-
-    pub(crate) fn restart_link(&mut self, env: &Env) {
-        self.link.restart();
-        self.show_link(env);
-    }
-
-    pub(crate) fn reset_phy(&mut self, env: &Env) {
-        self.phy.reset();
-        self.restart_link(env);
-    }
-
+    /// A write of EERD.
     pub(crate) fn eerd(&mut self, env: &Env, value: u32) {
         env.registers.set(EERD, phy::eerd(&self.nvm, value));
     }
 
-    fn show_link(&mut self, env: &Env) {
-        self.phy.set_link(self.link.up());
-        let speed = match self.speed {
-            10 => 0,
-            100 => STATUS_100,
-            _ => STATUS_1000,
-        };
-        env.registers.change(STATUS, STATUS_LU | STATUS_SPEED, phy::status_link(self.link.up()) | speed);
-    }
-
     /// Whether frames need no link.
     fn loops(&self) -> bool {
-        self.settings.loopback || self.phy.loopback()
+        self.settings.loopback || self.media.loopback()
     }
 
     /// Advances the link by one tick.
     pub(crate) fn tick(&mut self, env: &Env) {
-        let wanted = env.registers.get(CTRL) & CTRL_SLU != 0 && self.phy.wants_link() && self.wire.carrier();
-        if self.link.tick(wanted) {
-            self.show_link(env);
+        let wanted = env.registers.get(CTRL) & CTRL_SLU != 0 && self.media.wants_link() && self.wire.carrier();
+        if self.media.tick(env, wanted) {
             self.causes |= cause::LSC;
             self.interrupt(env);
         }
-        self.was_up |= self.link.up();
+        self.was_up |= self.media.link_up();
         // Without a link the chip stops DMA, and goes on with these frames never again (Linux:
         // `e1000_watchdog_task`).
-        let lost = self.was_up && !self.link.up() && self.running.1 && !self.loops();
+        let lost = self.was_up && !self.media.link_up() && self.running.1 && !self.loops();
         self.tx_lost |= lost && self.tx.iter().any(|t| t.is_pending(env));
     }
 
@@ -240,7 +170,7 @@ impl Machine {
 
     /// The wire's descriptor for a device that is about to sleep; `None` while it cannot receive.
     pub(crate) fn wire_wake(&mut self, env: &Env) -> Option<std::os::fd::RawFd> {
-        let receives = self.running.0 && self.link.up() && self.rx.has_room(env, &self.settings);
+        let receives = self.running.0 && self.media.link_up() && self.rx.has_room(env, &self.settings);
         if receives { self.wire.wake() } else { None }
     }
 
@@ -254,13 +184,13 @@ impl Machine {
             self.refresh(env, transfer);
         }
         self.tick(env);
-        if !self.link.up() {
+        if !self.media.link_up() {
             // Noise (Linux: `e1000_init_hw_82571`).
             self.stats.add(stats::SYMERRS, 3);
             self.stats.add(stats::SEC, 1);
         }
         if self.faults.inject(|f| f.flap) {
-            self.link.flap(self.faults.rates.flap_turns);
+            self.media.flap(self.faults.rates.flap_turns);
         }
         if self.stalled == 0 && self.faults.inject(|f| f.stall) {
             self.stalled = match self.faults.rates.stall_turns {
@@ -386,7 +316,7 @@ impl Machine {
                 return false;
             }
             self.loopback_frames.push(frame.to_vec());
-        } else if !self.link.up() || !self.wire.send(frame) {
+        } else if !self.media.link_up() || !self.wire.send(frame) {
             return false;
         }
         transmitter.outbox.pop();
@@ -404,7 +334,7 @@ impl Machine {
 
     /// Whether pause frames stop the other end while the packet buffer is full.
     fn pauses_sender(&self, env: &Env) -> bool {
-        self.pause && env.registers.get(CTRL) & CTRL_TFCE != 0 && env.registers.get(FCRTH) != 0
+        self.media.partner_pauses() && env.registers.get(CTRL) & CTRL_TFCE != 0 && env.registers.get(FCRTH) != 0
     }
 
     /// Receives a frame from the wire.
@@ -414,7 +344,7 @@ impl Machine {
         }
         let frame = if self.loopback_frames.is_empty() {
             let mut frame = self.rx.vector();
-            if !self.link.up() || !self.wire.receive(&mut frame) {
+            if !self.media.link_up() || !self.wire.receive(&mut frame) {
                 self.rx.recycle(frame);
                 return false;
             }

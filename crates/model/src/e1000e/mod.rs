@@ -5,7 +5,7 @@
 //!   ModelBus ─ ModelBar ─ w32(tail) ──► registers ──► Machine ── turn / step
 //!                       ─ w32, r32 ───► (its lock)      ├ Receiver     filters, packet buffer
 //!            ─ ModelIrq ◄── eventfd ◄── Irqs ◄──────────┤ Transmitter  descriptors, offloads
-//!                                                       ├ Link, Phy, NVM
+//!                                                       ├ Media        link, PHY
 //!                                                       └ Wire
 //! ```
 //!
@@ -22,7 +22,8 @@
 //! | `tx`, `offload` | transmission |
 //! | `ring` | descriptor rings |
 //! | `settings` | the driver's configuration, decoded |
-//! | `link`, `phy`, `stats` | the link, the PHY's registers, the statistics registers |
+//! | `media`, `link`, `phy` | the link and the PHY, as registers reach them; the link; the PHY's registers |
+//! | `stats` | the statistics registers |
 //! | `faults` | [`Faults`]: injected faults |
 //! | `strict` | the rules of strict models |
 //!
@@ -79,6 +80,7 @@ mod filter;
 mod irq;
 mod link;
 mod machine;
+mod media;
 mod offload;
 mod pci;
 mod phy;
@@ -246,23 +248,23 @@ impl Device {
 
     /// A register of the PHY, 0 to 31 in page 0, as it is, without the effects of reading it.
     pub fn phy(&self, register: usize) -> u16 {
-        self.shared.machine().phy_register(register)
+        self.shared.machine().media.phy_register(register)
     }
 
     /// The abilities that the last negotiation has advertised to the other end (register 4 of the
     /// PHY as it was then).
     pub fn advertised(&self) -> u16 {
-        self.shared.machine().advertised()
+        self.shared.machine().media.advertised()
     }
 
     /// The other end is another one, which takes pause frames or not. The link does not change.
     pub fn set_partner_pause(&self, pause: bool) {
-        self.shared.machine().set_partner_pause(pause);
+        self.shared.machine().media.set_partner_pause(pause);
     }
 
     /// The other end offers another speed: 10, 100 or 1000 Mb/s. The link is negotiated anew.
     pub fn set_speed(&self, speed: u32) {
-        self.shared.machine().set_speed(&self.shared.env, speed);
+        self.shared.machine().media.set_speed(&self.shared.env, speed);
     }
 
     /// A register of BAR 0 as it is, without the effects of reading it.
