@@ -108,7 +108,7 @@ impl Device {
         let longest = socket.welcome().longest.saturating_sub(TAGS).min(CHUNK - HEADROOM) as usize;
         let longest = longest.saturating_sub(ethernet::HEADER_LEN);
         if !(576..=longest).contains(&config.mtu) {
-            return Err(Error::Config(format!("mtu = {}: must be from 576 to {longest}, the port's", config.mtu)));
+            return Err(Error::Config(format!("mtu={}: must be from 576 to {longest}, the port's", config.mtu)));
         }
         let take = || std::iter::from_fn(|| umem.alloc()).take(FRAMES as usize).collect::<Vec<_>>();
         let (spent, free) = (take(), take());

@@ -42,14 +42,16 @@ pub(super) fn attach(name: &str, socket: &Path, memory: Option<&Path>) -> Result
     Ok((channel, ram))
 }
 
-/// Connects to a socket; waits for a second or more until a process listens on it. The attempts are
-/// counted, because none is made while the machine stands still.
+/// Attempts to connect, and the pause between two of them: a second or more. They are counted and
+/// not timed, because none is made while the processor does not run.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Connects to a socket; waits until a process listens on it.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
-    for _ in 0..100 {
+    for _ in 1..ATTEMPTS {
         match UnixStream::connect(socket) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::thread::sleep(PAUSE),
             other => return other,
         }
     }

@@ -29,6 +29,15 @@ fn shuffle(table: &LaneTable, stop: &AtomicBool) -> u64 {
     moves
 }
 
+/// Ends [`shuffle`] when it is dropped, by a panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn storm(cables: (Cable, Cable), workers: u16, hold: Duration) {
     let cores = towpath::engine::worker::cores();
     let lanes = vec![cores[0], *cores.get(1).unwrap_or(&cores[0])];
@@ -46,15 +55,16 @@ fn storm(cables: (Cable, Cable), workers: u16, hold: Duration) {
     let stop = AtomicBool::new(false);
     let moves = std::thread::scope(|scope| {
         let moves = scope.spawn(|| shuffle(&table, &stop));
+        let end = Stop(&stop);
         ping(&hosts, "", "10.0.0.2");
         let mut bytes = 0;
-        // A pause of the machine may take the whole second.
+        // A processor may not run for the whole second.
         until("as many bytes pass as a thousand packets have at most", || {
             let report = iperf3(&hosts, "10.0.0.2", "-t 1 -P 16 --bidir");
             bytes += report["end"]["sum_received"]["bytes"].as_u64().unwrap_or(0);
             bytes > 1000 << 16
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         moves.join().unwrap()
     });
     let [one, two] = witnesses.each_mut().map(Witness::stop);

@@ -81,6 +81,7 @@ pub(crate) fn succeed(command: &mut Command) -> String {
 }
 
 /// Waits until a condition is true.
+#[track_caller]
 pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     let end = Instant::now() + LONGEST / 4;
     while !true_now() {
@@ -89,7 +90,8 @@ pub(crate) fn until(what: &str, mut true_now: impl FnMut() -> bool) {
     }
 }
 
-/// Tries until there is a result. For what a pause of the machine spoils: each attempt begins anew.
+/// Tries until there is a result. For what a processor that does not run for a while spoils: each
+/// attempt begins anew.
 #[track_caller]
 pub(crate) fn until_some<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let mut found = None;

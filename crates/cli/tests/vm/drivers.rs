@@ -114,8 +114,10 @@ struct Recorder {
     writes: Vec<Access>,
 }
 
-/// Rounds without another value of a register, at the end of a step.
+/// Rounds without another value of a register, at the end of a step, of a tenth of a second each;
+/// and most rounds of a step.
 const ROUNDS: u32 = 15;
+const MOST_ROUNDS: u32 = 3000;
 
 impl Recorder {
     fn new(guest: &mut Guest) -> Recorder {
@@ -135,12 +137,15 @@ impl Recorder {
         }
     }
 
-    /// Ends a step, once no register has got another value for a while: 1.5 seconds in which both
-    /// processors of the guest have run [`ROUNDS`] times. A guest that the machine holds up writes
-    /// nothing either, but it ends no round.
+    /// Ends a step, once no register has got another value while both processors of the guest have
+    /// run [`ROUNDS`] times. A guest that does not run writes nothing either, but it ends no round.
     fn step(&mut self, guest: &mut Guest) {
         let (mut registers, mut quiet) = (Registers::default(), 0);
-        while quiet < ROUNDS {
+        for round in 0.. {
+            if quiet == ROUNDS {
+                break;
+            }
+            assert!(round < MOST_ROUNDS, "registers change for ever: {:?}", self.writes.last());
             guest.run("taskset 1 sleep 0.05; taskset 2 sleep 0.05");
             self.writes.extend(guest.writes());
             let mut all = Registers::default();

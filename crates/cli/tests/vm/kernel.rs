@@ -74,7 +74,7 @@ impl Kernel {
         if kernel.image().is_some() { Ok(kernel) } else { Err(format!("there is no kernel in {name}")) }
     }
 
-    /// The kernel itself, without the program that decompresses it if QEMU boots it so.
+    /// The kernel: decompressed if QEMU boots that, otherwise as the package has it.
     pub(crate) fn image(&self) -> Option<PathBuf> {
         let extracted = Some(self.root.join(EXTRACTED)).filter(|path| path.exists());
         extracted.or_else(|| packed(&self.root))
@@ -222,7 +222,7 @@ fn extract(folder: &Path) -> Result<(), String> {
     let (path, stored) = (folder.join(EXTRACTED), folder.join("vmlinux.stream"));
     std::fs::write(&stored, stream).map_err(|e| format!("{}: {e}", stored.display()))?;
     let file = std::fs::File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    // Busybox has no filter for code of this processor.
+    // Busybox lacks the filter for x86 code, with which kernels are compressed.
     let done = Command::new("xz").args(["--format=xz", "--decompress", "--stdout"]).arg(&stored).stdout(file).status();
     if !done.is_ok_and(|status| status.success()) || !is_bootable(&path) {
         let _ = std::fs::remove_file(&path);

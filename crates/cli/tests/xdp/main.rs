@@ -113,12 +113,10 @@ fn generated(options: &str) -> Option<(Summary, Summary)> {
     let finished = support::datapath::run(&["gen", &from, "--count", "20000", "--json"]);
     let dropped = dropped_on_the_wire(&ns);
     until("all of it is received", || sink.look().ports[0].rx.packets + dropped >= 20_000);
-    let got = sink.stop().code(0).summary();
+    let (made, got) = (finished.code(0).summary(), sink.stop().code(0).summary());
+    made.is_balanced();
     got.is_clean();
-    if dropped > 0 {
-        return None;
-    }
-    Some((finished.code(0).summary(), got))
+    (dropped == 0).then_some((made, got))
 }
 
 #[test]
@@ -162,12 +160,14 @@ fn recorded(options: &str, generate: &[&str]) -> Option<Vec<Vec<u8>>> {
     let mut all = vec!["gen", &from, "--count", "700", "--json"];
     all.extend(generate);
     let finished = support::datapath::run(&all);
-    if dropped_on_the_wire(&ns) > 0 {
+    let (made, dropped) = (finished.code(0).summary(), dropped_on_the_wire(&ns));
+    made.is_balanced();
+    until("all of it is received", || record.look().ports[0].rx.packets + dropped >= 700);
+    record.stop().code(0).summary().is_clean();
+    if dropped > 0 {
         return None;
     }
-    finished.code(0).summary().is_clean();
-    until("all of it is received", || record.look().ports[0].rx.packets >= 700);
-    record.stop().code(0).summary().is_clean();
+    made.is_clean();
     let bytes = std::fs::read(&file).expect("the capture");
     // A header of 24 bytes, then packets behind 16 bytes each, of which the third word is the
     // length.

@@ -1,4 +1,5 @@
-//! The slow path of a router: what is not a plain packet to forward, and what is the router's own.
+//! The slow path of a router: what is not a plain packet to forward, and what is for the router
+//! itself.
 
 use super::fib::{Answer, NextHop, choose};
 use super::fragment::{pieces, write_header};

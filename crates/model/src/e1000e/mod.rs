@@ -22,7 +22,7 @@
 //! | `tx`, `offload` | transmission |
 //! | `ring` | descriptor rings |
 //! | `settings` | the driver's configuration, decoded |
-//! | `media`, `link`, `phy` | the link and the PHY, as registers reach them; the link; the PHY's registers |
+//! | `media`, `link`, `phy` | link and PHY as registers reach them; the link; the PHY's registers, the NVM |
 //! | `stats` | the statistics registers |
 //! | `faults` | [`Faults`]: injected faults |
 //! | `strict` | the rules of strict models |

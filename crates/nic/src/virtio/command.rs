@@ -15,11 +15,10 @@ use towpath_bus::BusError;
 use towpath_virtio::{Area, Driver, RingWords, Segment};
 use towpath_wire::ethernet::Mac;
 
-/// Looks for an answer, and the pause between two of them: they take a second or more. They are
-/// counted and not timed, because a device in software answers nothing while the machine stands
-/// still.
-const LOOKS: u32 = 20_000;
-const PAUSE: Duration = Duration::from_micros(50);
+/// Looks for an answer with short pauses behind them, then with long ones: a second or more. They
+/// are counted and not timed, because a device in software answers nothing while its processor does
+/// not run.
+const LOOKS: [(u32, Duration); 2] = [(200, Duration::from_micros(50)), (200, Duration::from_millis(5))];
 /// Bytes of the data of a command, at most.
 pub(super) const DATA: usize = 4096;
 /// Where the data and the answer lie, behind the command.
@@ -82,14 +81,21 @@ impl Commands {
         if self.driver.publish() {
             transport.kick(self.index);
         }
-        for _ in 0..LOOKS {
-            match self.driver.next_used() {
-                Ok(Some(_)) => return self.words.load16(ACK_AT / 2, Relaxed) & 0xff == 0,
-                Ok(None) => std::thread::sleep(PAUSE),
-                Err(_) => return false,
+        for (looks, pause) in LOOKS {
+            for _ in 0..looks {
+                match self.driver.next_used() {
+                    Ok(None) => std::thread::sleep(pause),
+                    Ok(Some(_)) => return self.is_done(),
+                    Err(_) => return false,
+                }
             }
         }
-        false
+        matches!(self.driver.next_used(), Ok(Some(_))) && self.is_done()
+    }
+
+    /// Whether the device did the command that it has answered.
+    fn is_done(&self) -> bool {
+        self.words.load16(ACK_AT / 2, Relaxed) & 0xff == 0
     }
 
     /// Sets queues and hash; returns how many commands were refused.

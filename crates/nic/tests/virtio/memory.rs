@@ -55,8 +55,8 @@ fn application(bytes: &[u8]) -> ExtBufPool {
     ExtBufPool::new(16, memory, Arc::new(Owner)).unwrap()
 }
 
-/// More than a machine stands still for, and less than the five seconds after which a reply that
-/// does not come is given up.
+/// Less than the five seconds after which a reply that does not come is given up; what is left is
+/// for a busy machine.
 const SOON: Duration = Duration::from_secs(4);
 
 /// Sends a page; returns whether it went out as it is. No call on the port takes long.

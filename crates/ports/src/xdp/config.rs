@@ -209,7 +209,8 @@ pub struct Config {
     pub send_buffer: i32,
     /// Whether to receive frames for any address.
     pub promiscuous: bool,
-    /// Time without a completion after which the queue is reopened.
+    /// Time without a completion after which the queue is reopened, at the second look behind it:
+    /// up to 100 ms later.
     pub stall: Duration,
     /// The test at the start.
     pub self_test: SelfTest,

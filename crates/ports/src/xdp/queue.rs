@@ -40,7 +40,7 @@ use towpath_sys::xsk::{self, RingMap, RingSizes, Socket, bind};
 
 /// Attempts while the answer is `EBUSY`: the kernel releases a closed socket with a delay, and a
 /// child process between `fork` and `exec` may still hold a descriptor of it. They take a second or
-/// more. They are counted and not timed: a machine that stands still releases nothing meanwhile.
+/// more. They are counted and not timed: nothing is released while the processor does not run.
 const BUSY_ATTEMPTS: u32 = 500;
 const BUSY_STEP: Duration = Duration::from_millis(2);
 /// Time between two attempts to reopen a queue.

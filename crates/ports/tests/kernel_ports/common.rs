@@ -89,7 +89,7 @@ pub(crate) fn socket(host: &Namespace, address: &str) -> UdpSocket {
     socket
 }
 
-/// Waits until nothing has the persistent interface `name`, which is up. A program that another
+/// Waits until no descriptor holds the persistent interface `name`, which must be up. A program that another
 /// test starts holds closed descriptors until its `exec`.
 pub(crate) fn is_detached(ns: &Namespace, name: &str) {
     // The carrier goes with the last descriptor.

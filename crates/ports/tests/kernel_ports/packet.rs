@@ -353,8 +353,8 @@ fn a_packet_in_a_queue_behind_the_socket_holds_the_barrier() {
     send(tx, packet());
     tx.begin();
     assert!(!tx.passed(), "the second waits");
-    // Anew, because the time until it is given up begins with the first look, however busy the
-    // machine is.
+    // The barrier begins again: the time until it is given up begins with its first look, and the
+    // machine may be busy before that.
     tx.begin();
     send(tx, packet());
     assert!(!tx.passed(), "what was sent after it does not make it pass");

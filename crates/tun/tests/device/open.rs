@@ -14,7 +14,8 @@ use towpath_wire::verify::{Check, verify};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
-/// A descriptor as a supervisor makes it, in a namespace: of the first device `boss…` there.
+/// A descriptor as a supervisor makes it: a queue of a new device in a namespace, the first name of
+/// `boss%d` that is free.
 fn inherited(netns: &Namespace, vnet_header: bool) -> OwnedFd {
     netns.inside(|| {
         let file = tun::open().unwrap();

@@ -18,7 +18,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `rig` | the namespaces, the veth, and the ways from it to the stack |
+//! | `rig` | the namespaces, the veth, and the datapaths from it to the stack |
 //! | `kernel` | the program that redirects to a CPUMAP |
 //! | `mechanisms` | the lane without arrays and without bulk heads: the row of the series' patch 3 |
 //! | `table` | the report |

@@ -120,7 +120,8 @@ pub(super) struct TransportShared {
 }
 
 /// Attempts to connect between the appearance of a back end's socket and its first `listen`: three
-/// seconds or more, of which none passes while the machine stands still.
+/// seconds or more. They are counted and not timed, because none is made while the processor does
+/// not run.
 const STARTING: u32 = 600;
 /// The pause between two attempts to find the first back end.
 const STEP: Duration = Duration::from_millis(5);

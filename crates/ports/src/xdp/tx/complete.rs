@@ -1,6 +1,7 @@
-//! Completion: the COMPLETION ring, the packets' counters; stalls and reopened queues.
+//! Completion: the COMPLETION ring, the packets' counters; reopened queues.
 
 use super::SocketTx;
+use super::stall::Stall;
 use crate::kernel::link::down;
 use crate::xdp::events::Event;
 use crate::xdp::queue::Posted;
@@ -61,7 +62,7 @@ impl SocketTx {
             self.cache.free_bulk(&mut self.completed);
         }
         if sent > 0 {
-            self.stalled_since = None;
+            self.stall = Stall::default();
             self.worked = true;
             let refused = self.refused.min(sent);
             if refused > 0 {
@@ -103,17 +104,11 @@ impl SocketTx {
             self.rings = None;
             self.abandon(DropReason::PortGone);
         } else if self.in_flight.packets() == 0 || self.state != State::Up {
-            self.stalled_since = None;
-        } else {
-            // A machine that stood still makes one look late: what the kernel completes now is there
-            // at the next one.
-            let since = self.stalled_since.get_or_insert_with(Instant::now);
-            let is_over = since.elapsed() > self.queue.port.config.stall;
-            if std::mem::replace(&mut self.was_over, is_over) && is_over {
-                self.stalled_since = None;
-                self.counters.failed(1);
-                self.queue.stalled(self.worked);
-            }
+            self.stall = Stall::default();
+        } else if self.stall.look(Instant::now(), self.queue.port.config.stall) {
+            self.stall = Stall::default();
+            self.counters.failed(1);
+            self.queue.stalled(self.worked);
         }
     }
 

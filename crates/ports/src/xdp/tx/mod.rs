@@ -13,11 +13,13 @@
 //! | file | |
 //! |---|---|
 //! | `submit.rs` | fragments into the TX ring, copies to the UMEM, the wakeup |
-//! | `complete.rs` | completions, stalls, reopened queues |
+//! | `complete.rs` | completions, reopened queues |
+//! | `stall.rs` | whether the kernel completes nothing any more |
 //! | `sent_signal.rs` | what a queue that sleeps is woken by |
 
 mod complete;
 mod sent_signal;
+mod stall;
 mod submit;
 
 pub(super) use sent_signal::SentSignal;
@@ -27,8 +29,8 @@ use super::live::LiveTx;
 use super::queue::{Posted, QueueShared, TxRings};
 use super::tx_metadata::TxTimestamp;
 use crate::kernel::link::LinkWatch;
+use stall::Stall;
 use std::sync::Arc;
-use std::time::Instant;
 use towpath_packet::port::{Info, PortError, State, TxQueue, Wake};
 use towpath_packet::{Batch, Cache, Counters, Direction, DropReason, Offloads, delegate_tx_queue};
 use towpath_wire::{ethernet, vlan};
@@ -75,10 +77,7 @@ pub struct SocketTx {
     worked: bool,
     /// The current sample, if timestamps are used.
     timestamp: Option<TxTimestamp>,
-    /// The first look since which nothing was completed, though packets are in flight.
-    stalled_since: Option<Instant>,
-    /// At the last look, that was longer ago than the time of a stall.
-    was_over: bool,
+    stall: Stall,
     state: State,
     watch: LinkWatch,
     counters: Arc<Counters>,
@@ -112,8 +111,7 @@ impl SocketTx {
             needs_kick: false,
             worked: false,
             timestamp: timed.then(TxTimestamp::default),
-            stalled_since: None,
-            was_over: false,
+            stall: Stall::default(),
             state: State::Up,
             watch,
             counters: Arc::default(),
