@@ -7,6 +7,11 @@ use towpath_wire::offload::Checksum;
 
 use crate::offload::Offload;
 
+/// Whether packets of this type are handles: a word or two.
+pub(crate) const fn is_handle<S>() -> bool {
+    size_of::<S>() <= 2 * size_of::<usize>()
+}
+
 /// A packet to which the payload of the next packet in its flow can be appended.
 ///
 /// A handle to a chain of buffers appends by chaining: no byte moves. A linear buffer appends by

@@ -28,7 +28,7 @@ use crate::config::{GroConfig, MAX_BIG_TCP};
 use crate::finish::finish;
 use crate::key::Hasher;
 use crate::mask::Masks;
-use crate::segment::{Segment, Sink};
+use crate::segment::{Segment, Sink, is_handle};
 use crate::stats::{Flush, Stats};
 use crate::table::Table;
 
@@ -55,9 +55,9 @@ pub struct Gro<S> {
 }
 
 impl<S: Segment> Gro<S> {
-    /// Packets are handles, a word or two. To pass a larger one from function to function costs as
-    /// much as the hash that it would save, so flows are not expected then.
-    const HANDLES: bool = size_of::<S>() <= 2 * size_of::<usize>();
+    /// To pass a packet that is no handle from function to function costs as much as the hash that
+    /// it would save, so flows are not expected then.
+    const HANDLES: bool = is_handle::<S>();
 
     /// Makes an empty engine.
     #[must_use]
