@@ -174,8 +174,8 @@ fn a_generator_that_falls_behind_its_rate_says_what_was_asked_reached_and_given_
     for part in ["asked 10.0 Gpps", "FELL BEHIND", "given up", "--idle spin"] {
         assert!(shown.stdout.contains(part), "{part} is missing: {shown:#?}");
     }
-    // At the end of a count nothing is due any more. What a pause of the machine made it give up
-    // counts.
+    // At the end of a count nothing is due any more. What it gave up, because the machine was held
+    // up, counts.
     let summary = run(&["gen", "null:", "--rate", "1M", "--count", "50", "--json"]).code(0).summary();
     let [rate] = &summary.rates[..] else { panic!("{summary:#?}") };
     let due = (50 + rate.given_up) as f64;

@@ -208,7 +208,7 @@ fn entry<'a>(report: &'a serde_json::Value, section: &str, name: &str) -> Option
 
 #[test]
 fn a_report_has_the_machine_the_registers_and_how_the_device_runs() {
-    // The link comes in that time, unless the machine stands still.
+    // The link comes in that time, unless the machine is held up for long.
     let report = until_some("the link comes while it runs", || {
         let report = datapath::run(&["report", "e1000e:model?receive=own", "--run", "5s", "--json"]).code(0).stdout;
         let report: serde_json::Value = serde_json::from_str(&report).unwrap();

@@ -215,7 +215,7 @@ fn a_device_that_loses_a_fifth_meets_a_goal_of_half_and_no_goal_of_nothing() {
     let towpath = device.forward("fault:drop=20%@");
     let [a, b] = device.ports();
     let options = ["--goal-loss", "0", "--goal-loss", "50%", "--min-rate", "2k", "--max-rate", "2k"];
-    // A pause of the machine that is longer than some trials loses the packets of these.
+    // A machine that is held up for longer than some trials loses the packets of these.
     let half = until_some("half of the packets arrive", || {
         let mut found = report(&measure(&a, &b, &options), 0);
         found.is_sane();

@@ -79,7 +79,7 @@ fn a_report_of_a_device_of_qemu_has_its_registers_before_and_while_it_runs() {
     let hosts = Hosts::new();
     let machine = Machine::start(&hosts);
     let device = format!("e1000e:qtest={}", machine.socket().display());
-    // The link comes in that time, unless the machine stands still.
+    // The link comes in that time, unless the machine is held up for long.
     let text = until_some("the link comes while it runs", || {
         let text = support::datapath::run(&["report", &device, "--run", "4s"]).code(0).stdout;
         let is_late = |line: &str| line.starts_with("link up after") && line.ends_with("never");

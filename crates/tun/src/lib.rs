@@ -27,7 +27,8 @@
 //! | `descriptor.rs`, `device.rs`, `changes.rs` | descriptors opened or examined; the device, its settings |
 //! | `probe.rs`, `steering.rs` | the kernel's offloads; the program that chooses a queue |
 //! | `header.rs`, `queue.rs` | the header in front of a packet; a descriptor, reading |
-//! | `chain.rs`, `writer.rs`, `output.rs`, `stats.rs` | a packet in small buffers; merging; the way to the kernel; counters |
+//! | `chain.rs`, `writer.rs` | a packet in small buffers; merging |
+//! | `output.rs`, `stats.rs` | writing to the kernel, or in software; counters |
 //!
 //! # Invariants
 //!

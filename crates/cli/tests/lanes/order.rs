@@ -105,7 +105,7 @@ fn flows(cables: (Cable, Cable), address: &str, connections: u32, args: &[&str])
     let mut rate = None;
     let noticed = scene.play(|hosts| {
         ping(hosts, "", address);
-        // A pause of the machine may take the whole second.
+        // A machine that is held up may lose the whole second.
         until("a megabyte passes", || {
             let report = iperf3(hosts, address, &format!("-t 1 -P {connections}"));
             let received = &report["end"]["sum_received"];

@@ -213,7 +213,8 @@ fn extract(folder: &Path) -> Result<(), String> {
     let Some(packed) = packed(folder) else { return Ok(()) };
     let image = std::fs::read(&packed).map_err(|e| format!("{}: {e}", packed.display()))?;
     let number = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
-    // `setup_sects`, `payload_offset`, `payload_length`. The last four bytes are the kernel's length.
+    // `setup_sects`, `payload_offset`, `payload_length`. The last four bytes are the kernel's
+    // length.
     let payload = || {
         let begin = (usize::from(*image.get(0x1f1)?) + 1) * 512 + number(0x248)?;
         image.get(begin..begin + number(0x24c)?.checked_sub(4)?)
@@ -240,7 +241,8 @@ fn is_bootable(kernel: &Path) -> bool {
         let field = elf.get(at as usize..)?.get(..bytes)?;
         Some(field.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)))
     };
-    // Of the file: place, size and number of its segments' headers. Of a segment: type, place, size.
+    // Of the file: place, size and number of its segments' headers. Of a segment: type, place,
+    // size.
     let headers = || Some((number(32, 8)?, number(54, 2)?, number(56, 2)?));
     let Some((begin, size, count)) = headers().filter(|_| elf.starts_with(b"\x7fELF")) else { return false };
     let notes = (0..count).map(|n| begin + n * size).filter(|at| number(*at, 4) == Some(NOTE));

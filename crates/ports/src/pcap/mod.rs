@@ -53,7 +53,7 @@
 //! | `source.rs` | the bytes of a file or a pipe, decompressed |
 //! | `format.rs`, `parse.rs`, `records.rs` | constants; one step of the parser; the records of a source |
 //! | `link/` | frames of other link types as Ethernet frames or IP packets |
-//! | `edit.rs`, `edit/options.rs` | changed addresses, ports and tags, with their checksums; their options |
+//! | `edit.rs`, `edit/options.rs` | changed addresses, ports, tags, checksums; the options |
 //! | `rate.rs`, `events.rs` | packets or bits a second; what was skipped, the port's control |
 //! | `encode.rs` | packets as records |
 //! | `rx.rs`, `tx.rs` | the queues |

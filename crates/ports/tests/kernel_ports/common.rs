@@ -89,8 +89,8 @@ pub(crate) fn socket(host: &Namespace, address: &str) -> UdpSocket {
     socket
 }
 
-/// Waits until no descriptor holds the persistent interface `name`, which must be up. A program that another
-/// test starts holds closed descriptors until its `exec`.
+/// Waits until no descriptor holds the persistent interface `name`, which must be up. A program that
+/// another test starts holds closed descriptors until its `exec`.
 pub(crate) fn is_detached(ns: &Namespace, name: &str) {
     // The carrier goes with the last descriptor.
     until("the interface is free", || !ns.ip(&format!("link show dev {name}")).contains("LOWER_UP"));

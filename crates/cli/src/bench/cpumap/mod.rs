@@ -20,7 +20,7 @@
 //! |---|---|
 //! | `rig` | the namespaces, the veth, and the datapaths from it to the stack |
 //! | `kernel` | the program that redirects to a CPUMAP |
-//! | `mechanisms` | the lane without arrays and without bulk heads: the row of the series' patch 3 |
+//! | `mechanisms` | the lane without arrays and bulk heads: the row of the series' patch 3 |
 //! | `table` | the report |
 
 mod kernel;
