@@ -41,19 +41,28 @@ pub(crate) fn pseudo(addresses: u16, protocol: u8, l4_len: usize) -> u16 {
     add(addresses, fold(l4_len as u32 + u32::from(protocol)))
 }
 
+/// `sum` without the words at `fields`, which it has.
+pub(crate) fn without(sum: u16, h: &[u8], fields: &[usize]) -> u16 {
+    fields.iter().fold(sum, |sum, &at| add(sum, !be16(h, at).unwrap_or(0)))
+}
+
+/// The sum of the IPv4 header from `l3` to `l4`, without length, identification and checksum.
+pub(crate) fn ip_sum(h: &[u8], l3: usize, l4: usize, v6: bool) -> u16 {
+    if v6 { 0 } else { without(sum(h, l3, l4), h, &[l3 + 2, l3 + 4, l3 + 10]) }
+}
+
 /// Writes into the IP header at `l3` the length of a packet that ends `len` bytes after `l3`, and
-/// for IPv4 identification and checksum. Its payload begins at `l4`.
+/// for IPv4 identification and checksum. Its other fields have the sum `others` ([`ip_sum`]).
 #[inline]
-pub(crate) fn ip(h: &mut [u8], l3: usize, l4: usize, v6: bool, len: usize, id: u16) {
+pub(crate) fn ip(h: &mut [u8], l3: usize, v6: bool, len: usize, id: u16, others: u16) {
     if v6 {
         put16(h, l3 + 4, length_field(len - 40));
         return;
     }
-    put16(h, l3 + 2, length_field(len));
+    let len = length_field(len);
+    put16(h, l3 + 2, len);
     put16(h, l3 + 4, id);
-    put16(h, l3 + 10, 0);
-    let check = finish(sum(h, l3, l4));
-    put16(h, l3 + 10, check);
+    put16(h, l3 + 10, finish(add(add(others, len), id)));
 }
 
 /// As [`ip`], for a header whose checksum is right: only the length changes.
@@ -91,7 +100,7 @@ pub(crate) fn outer(h: &mut [u8], at: &Layout, len: usize, describe: Describe) {
     let (l3, l4) = (usize::from(at.outer_l3), usize::from(at.outer_l4));
     match describe {
         Describe::Whole => ip_length(h, l3, at.outer_v6, len - l3),
-        Describe::Segment(id) => ip(h, l3, l4, at.outer_v6, len - l3, id),
+        Describe::Segment(id) => ip(h, l3, at.outer_v6, len - l3, id, ip_sum(h, l3, l4, at.outer_v6)),
     }
     match at.outer {
         Outer::Udp => {

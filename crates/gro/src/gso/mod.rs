@@ -15,19 +15,27 @@
 //!
 //! Every segment gets IP lengths and header checksums, IPv4 identifications that count up unless
 //! [`Offload::fixed_id`], TCP sequence numbers, FIN and PSH in the last only, CWR in the first only
-//! with [`Gso::ecn`], UDP lengths, transport checksums, and the lengths, identifications and
-//! checksums of one layer of tunnel.
+//! with [`ecn`](towpath_wire::offload::Gso::ecn), UDP lengths, transport checksums, and the lengths,
+//! identifications and checksums of one layer of tunnel.
+//!
+//! | file | |
+//! |---|---|
+//! | `template` | what the headers of all segments have in common |
+
+mod template;
 
 use core::{fmt, iter};
 
 use towpath_wire::checksum::{self, add, finish, finish_udp, swap_for_odd};
-use towpath_wire::offload::{Checksum, Checksums, Gso, GsoKind, LinkKind, MAX_UDP_SEGMENTS};
+use towpath_wire::offload::{Checksum, Checksums, LinkKind};
 
-use crate::bytes::{be16, be32, length_field, put16, put32, sum, u8_at};
+use crate::bytes::{length_field, put16, put32, sum};
 use crate::fixup::{self, Describe};
-use crate::layout::{FIN_PSH, Hint, Layout, MAX_HEADER, Outer, Unknown, walk};
+use crate::layout::{FIN_PSH, Layout, MAX_HEADER, Outer};
 use crate::offload::Offload;
 use crate::payload::{Payload, gather};
+
+use template::Template;
 
 /// The smallest segment size accepted for TCP, as in Linux (`TCP_MIN_GSO_SIZE`): smaller segments
 /// would consist of headers.
@@ -43,7 +51,7 @@ const CWR: u8 = 0x80;
 #[non_exhaustive]
 pub enum GsoError {
     /// The segment size is 0, below [`MIN_TCP_SIZE`], too large for an IP length field, or yields
-    /// more than [`MAX_UDP_SEGMENTS`].
+    /// more than [`MAX_UDP_SEGMENTS`](towpath_wire::offload::MAX_UDP_SEGMENTS).
     Size,
     /// The packet ends inside its headers, or they are longer than 512 bytes.
     Truncated,
@@ -100,19 +108,6 @@ pub struct Split<'a, I> {
     template: Option<Template>,
     /// The headers of the next segment, before it is known how long it is.
     header: [u8; MAX_HEADER],
-}
-
-#[derive(Clone, Copy)]
-struct Template {
-    layout: Layout,
-    gso: Gso,
-    fixed_id: bool,
-    outer_fixed_id: bool,
-    id: u16,
-    outer_id: u16,
-    seq: u32,
-    flags: u8,
-    addresses: u16,
 }
 
 /// The packets of a super-packet that lies in one piece.
@@ -237,6 +232,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
     /// Writes the next packet to the first [`next_len`](Self::next_len) bytes of `out` and returns
     /// its metadata. `None`, and nothing has changed, if there is no next packet or `out` is
     /// shorter.
+    #[inline]
     pub fn write(&mut self, out: &mut [u8]) -> Option<Offload> {
         let out = out.get_mut(..self.next_len()?)?;
         let checksum = match self.template {
@@ -298,31 +294,32 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> Split<'a, I> {
         let index = self.written as u16;
         let id = |first: u16, fixed| if fixed { first } else { first.wrapping_add(index) };
         let l3 = usize::from(layout.l3);
-        let inner_id = id(t.id, t.fixed_id);
-        fixup::ip(header, l3, l4, layout.v6, len - l3, inner_id);
+        fixup::ip(header, l3, layout.v6, len - l3, id(t.id, t.fixed_id), t.ip_sum);
+        // The headers are summed by what changes: a load of fields that were stored a moment ago
+        // would wait for those stores.
+        let mut headers = t.l4_sum;
         if layout.udp {
-            put16(header, l4 + 4, length_field(len - l4));
+            let length = length_field(len - l4);
+            put16(header, l4 + 4, length);
+            headers = add(headers, length);
         } else {
-            let offset = (self.written * self.size) as u32;
-            put32(header, l4 + 4, t.seq.wrapping_add(offset));
+            let seq = t.seq.wrapping_add((self.written * self.size) as u32);
+            put32(header, l4 + 4, seq);
             let mut flags = t.flags;
             if !last {
-                flags &= !FIN_PSH;
+                flags &= !u16::from(FIN_PSH);
             }
             if self.written > 0 && t.gso.ecn {
-                flags &= !CWR;
+                flags &= !u16::from(CWR);
             }
-            if let Some(field) = header.get_mut(l4 + 13) {
-                *field = flags;
-            }
+            put16(header, l4 + 12, flags);
+            headers = add(add(headers, flags), add((seq >> 16) as u16, seq as u16));
         }
         let field = l4 + usize::from(layout.checksum_offset());
         let pseudo = fixup::pseudo(t.addresses, layout.protocol(), len - l4);
         let checksum = match self.checksums {
             Checksums::Complete => {
-                put16(header, field, 0);
-                let headers = add(pseudo, sum(header, l4, header.len()));
-                let total = add(headers, take(&mut self.payload, Checksums::Complete));
+                let total = add(add(pseudo, headers), take(&mut self.payload, Checksums::Complete));
                 put16(header, field, fixup::finish_transport(total, layout.udp));
                 Checksum::Verified
             }
@@ -362,63 +359,6 @@ impl Cuts {
         let template = Template::new(start, len, link, gso, offload)?;
         let Layout { header, outer, .. } = template.layout;
         Ok(Self { header: header.into(), packets: template.packets(len)?, tunneled: outer != Outer::None })
-    }
-}
-
-impl Template {
-    /// Segments of a super-packet of `len` bytes.
-    fn packets(&self, len: usize) -> Result<usize, GsoError> {
-        let packets = (len - usize::from(self.layout.header)).div_ceil(self.gso.size.into()).max(1);
-        if self.layout.udp && packets > MAX_UDP_SEGMENTS { Err(GsoError::Size) } else { Ok(packets) }
-    }
-
-    fn new(headers: &[u8], len: usize, link: LinkKind, gso: Gso, offload: &Offload) -> Result<Self, GsoError> {
-        let checksum = offload.checksum;
-        let udp = gso.kind == GsoKind::Udp;
-        if gso.size == 0 || (!udp && gso.size < MIN_TCP_SIZE) {
-            return Err(GsoError::Size);
-        }
-        let start = match checksum {
-            Checksum::Partial { start, .. } => Some(usize::from(start)),
-            _ if udp => return Err(GsoError::Checksum),
-            _ => None,
-        };
-        let hint = Hint { opaque: false, l4: start, inner_l3: offload.tunnel.map(|t| usize::from(t.inner_l3)) };
-        let walked = walk(headers, link, hint).map_err(|unknown| match unknown {
-            Unknown::Short => GsoError::Truncated,
-            Unknown::Fragment | Unknown::Foreign => GsoError::Headers,
-        })?;
-        let layout = walked.layout;
-        let v6 = match gso.kind {
-            GsoKind::Tcp4 => false,
-            GsoKind::Tcp6 => true,
-            GsoKind::Udp => layout.v6,
-        };
-        if layout.udp != udp || layout.v6 != v6 || !walked.segmentable {
-            return Err(GsoError::Headers);
-        }
-        if let Checksum::Partial { start, offset } = checksum
-            && (start, offset) != (layout.l4, layout.checksum_offset())
-        {
-            return Err(GsoError::Checksum);
-        }
-        let l4 = usize::from(layout.l4);
-        let id = |l3: u16| be16(headers, usize::from(l3) + 4).unwrap_or(0);
-        let segment = usize::from(gso.size).min(len - usize::from(layout.header));
-        if usize::from(layout.header) + segment > usize::from(u16::MAX) {
-            return Err(GsoError::Size);
-        }
-        Ok(Self {
-            layout,
-            gso,
-            fixed_id: offload.fixed_id,
-            outer_fixed_id: offload.outer_fixed_id,
-            id: id(layout.l3),
-            outer_id: id(layout.outer_l3),
-            seq: be32(headers, l4 + 4).unwrap_or(0),
-            flags: u8_at(headers, l4 + 13).unwrap_or(0),
-            addresses: fixup::addresses(headers, layout.l3.into(), layout.v6),
-        })
     }
 }
 
