@@ -214,18 +214,22 @@ mod x86 {
         /// The sum of so many pairs, and of those of the `tail`, fewer than 64 bytes.
         #[target_feature(enable = "avx2")]
         #[inline]
-        fn reduce(mut self, pairs: usize, tail: &[u8]) -> u64 {
-            let (whole, rest) = tail.as_chunks::<32>();
-            let first = if let [half] = whole { load256_half(half) } else { _mm256_setzero_si256() };
-            let (dwords, last) = rest.as_chunks::<4>();
-            self.add([first, load256_dwords(dwords)]);
+        fn reduce(mut self, mut pairs: usize, tail: &[u8]) -> u64 {
+            let mut odd = 0;
+            if !tail.is_empty() {
+                let (whole, rest) = tail.as_chunks::<32>();
+                let first = if let [half] = whole { load256_half(half) } else { _mm256_setzero_si256() };
+                let (dwords, last) = rest.as_chunks::<4>();
+                self.add([first, load256_dwords(dwords)]);
+                (pairs, odd) = (pairs + 1, words::sum_tail(last));
+            }
             let [a, b] = self.0;
-            let lanes = _mm256_add_epi32(a, b);
-            let (low, high) = (_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
-            let v = _mm256_add_epi64(_mm256_cvtepi32_epi64(low), _mm256_cvtepi32_epi64(high));
+            // Each lane has four words of a pair, which were made signed: less than 2^32 in all.
+            let lanes = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_set1_epi32((pairs as i32) << 17));
+            let low = _mm256_and_si256(lanes, _mm256_set1_epi64x(0xffff_ffff));
+            let v = _mm256_add_epi64(low, _mm256_srli_epi64::<32>(lanes));
             let v = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-            let signed = _mm_cvtsi128_si64(v).wrapping_add(_mm_extract_epi64::<1>(v));
-            (signed as u64).wrapping_add((pairs as u64 + 1) * 32 * 0x8000) + words::sum_tail(last)
+            (_mm_cvtsi128_si64(v) as u64).wrapping_add(_mm_extract_epi64::<1>(v) as u64) + odd
         }
     }
 
