@@ -6,7 +6,7 @@
 //! All queues of a port share the windows, because a flow may change its queue. They are locked
 //! once per batch.
 
-use super::tag::{self, Stamp, Tag};
+use super::tag::{Stamp, Tag};
 use super::window::{Totals, Windows};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -65,10 +65,8 @@ impl Verifier {
         let step = packet.gso().map_or(usize::MAX, |gso| usize::from(gso.size.max(1)));
         let mut at = payload;
         while at == payload || at < packet.len() {
-            let mut bytes = [0; tag::TIMED_LEN];
-            let len = packet.copy_to(at, &mut bytes);
-            let stamp = Stamp::read(&bytes).filter(|_| len == tag::TIMED_LEN);
-            let tag = bytes.first_chunk().and_then(Tag::read).filter(|_| len >= tag::LEN);
+            let tag = array_at(packet, at).and_then(|bytes| Tag::read(&bytes));
+            let stamp = array_at(packet, at).and_then(|bytes| Stamp::read(&bytes));
             match tag {
                 None => self.totals.count_foreign(),
                 Some(_) if trial != ANY && stamp.is_none_or(|stamp| u32::from(stamp.trial) != trial) => {
@@ -110,8 +108,23 @@ impl Verifier {
     }
 }
 
+/// The `N` bytes of a packet from `at` on, if it has so many.
+#[inline]
+fn array_at<const N: usize>(packet: &Packet, at: usize) -> Option<[u8; N]> {
+    match packet.linear().get(at..).and_then(|rest| rest.first_chunk()) {
+        Some(bytes) => Some(*bytes),
+        None if at + N > packet.len() => None,
+        None => {
+            let mut bytes = [0; N];
+            packet.copy_to(at, &mut bytes);
+            Some(bytes)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::tag;
     use super::super::window::verified;
     use super::*;
 

@@ -8,8 +8,8 @@
 //!
 //! A number above the highest of its flow advances the window; those in between are lost until they
 //! arrive. A number within the window is late if its bit is clear, else it arrives twice. One
-//! behind the window could be either. Memory is fixed: [`MEMORY`] bytes of bits, divided among the
-//! flows, of which the kernel provides the pages that are used.
+//! behind the window could be either. Memory is fixed: at most [`MEMORY`] bytes of bits, divided
+//! among the flows, of which the kernel provides the pages that are used.
 //!
 //! A histogram has the latencies of packets to three digits.
 
@@ -45,7 +45,7 @@ pub(super) struct Totals {
 #[derive(Debug)]
 pub(super) struct Windows {
     flows: Vec<Flow>,
-    /// `words` for each flow: bit `n % width` is set if number `n` arrived.
+    /// `words` for each flow, a power of two: bit `n % width` is set if number `n` arrived.
     bits: Vec<u64>,
     words: usize,
     /// Nanoseconds; made with the first sample.
@@ -120,7 +120,7 @@ impl Windows {
     /// The windows of `flows` flows, or more.
     pub(super) fn new(flows: u32) -> Windows {
         let flows = flows.max(FLOWS) as usize;
-        Windows::with_words(flows, (MEMORY / 8 / flows).max(1))
+        Windows::with_words(flows, 1 << (MEMORY / 8 / flows).max(1).ilog2())
     }
 
     fn with_words(flows: usize, words: usize) -> Windows {
@@ -219,7 +219,7 @@ fn arrived_between(words: &[u64], from: u64, to: u64) -> u64 {
 #[inline]
 fn place(words: &[u64], number: u64) -> (usize, u64) {
     let bit = number % u64::from(u64::BITS);
-    ((number / u64::from(u64::BITS)) as usize % words.len(), 1 << bit)
+    ((number / u64::from(u64::BITS)) as usize & (words.len() - 1), 1 << bit)
 }
 
 /// Sets the bit of a number; whether it was set.
@@ -319,10 +319,10 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_million_flows_is_that_of_a_few() {
-        for flows in [1, 1 << 16, 1 << 20] {
+        for flows in [1, 1 << 16, 100_000, 1 << 20] {
             let windows = Windows::new(flows);
-            assert_eq!(windows.bits.len() * 8, MEMORY);
-            assert!(windows.width() >= 256);
+            assert!((MEMORY / 2..=MEMORY).contains(&(windows.bits.len() * 8)));
+            assert!(windows.width() >= 256 && windows.width().is_power_of_two());
         }
     }
 
