@@ -147,9 +147,10 @@ impl InFlight {
     #[inline]
     pub(crate) fn begin(&mut self, id: u32, len: u32, after: impl Fn(u16, u16) -> u16) -> Option<(Used, u16)> {
         if id == self.oldest.into() {
-            // Most entries stand for one chain.
-            let (used, slots) = self.take(id, len)?;
-            self.oldest = after(used.id, slots);
+            // Most entries stand for one chain. It is looked up by what is known here: what follows
+            // need not wait for the line of the entry, which the other side wrote.
+            let (used, slots) = self.take(self.oldest.into(), len)?;
+            self.oldest = after(self.oldest, slots);
             return Some((used, slots));
         }
         self.begin_batch(id, len)?;

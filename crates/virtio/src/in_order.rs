@@ -102,9 +102,11 @@ impl InOrder {
         self.oldest %= self.waiting.len();
     }
 
+    /// Field by field: a load of all at once would wait for the stores of each.
     #[inline]
     fn take_batch(&mut self) -> Option<UsedBatch> {
-        let batch = std::mem::replace(&mut self.batch, UsedBatch::EMPTY);
-        (batch.chains > 0).then_some(batch)
+        let UsedBatch { id, len, chains, slots } = self.batch;
+        (self.batch.chains, self.batch.slots) = (0, 0);
+        (chains > 0).then_some(UsedBatch { id, len, chains, slots })
     }
 }
