@@ -230,9 +230,13 @@ fn reply4(packet: &mut [u8], own: Ipv4Addr) -> bool {
         return false;
     }
     if let Ok((mut echo, _)) = icmp::Header::split_mut(message) {
-        let check = echo.checksum();
         echo.set_kind(v4::ECHO_REPLY);
-        echo.set_checksum(checksum::update16(check, u16::from(v4::ECHO_REQUEST) << 8, 0));
+        echo.set_checksum(0);
+    }
+    // Not an update of the old one: a reply of zeros alone would get the checksum 0, which is wrong.
+    let check = checksum::finish(checksum::sum(message));
+    if let Ok((mut echo, _)) = icmp::Header::split_mut(message) {
+        echo.set_checksum(check);
     }
     if let Ok((mut header, _)) = ipv4::Header::split_mut(packet) {
         header.set_src(own);
@@ -412,6 +416,13 @@ mod tests {
             prop_assert!(is_valid6(ip.src(), ip.dst(), ip.payload()));
             prop_assert_eq!((ip.payload()[0], &ip.payload()[4..]), (129, &data[..]));
         }
+    }
+
+    #[test]
+    fn a_request_of_zeros_gets_a_reply_whose_checksum_is_not_zero() {
+        let mut packet = v4_packet(1, 0, [10, 0, 0, 9], &[8, 0, 0xf7, 0xff, 0, 0, 0, 0, 0, 0]);
+        assert!(reply(&mut packet, Ipv4Addr::new(10, 0, 0, 9).into()));
+        assert_eq!(packet[20..], [0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
