@@ -233,7 +233,8 @@ fn reply4(packet: &mut [u8], own: Ipv4Addr) -> bool {
         echo.set_kind(v4::ECHO_REPLY);
         echo.set_checksum(0);
     }
-    // Not an update of the old one: a reply of zeros alone would get the checksum 0, which is wrong.
+    // Not an update of the old one: a reply of zeros alone would get the checksum 0, which is
+    // wrong.
     let check = checksum::finish(checksum::sum(message));
     if let Ok((mut echo, _)) = icmp::Header::split_mut(message) {
         echo.set_checksum(check);

@@ -15,8 +15,8 @@
 //!
 //! Every segment gets IP lengths and header checksums, IPv4 identifications that count up unless
 //! [`Offload::fixed_id`], TCP sequence numbers, FIN and PSH in the last only, CWR in the first only
-//! with [`ecn`](towpath_wire::offload::Gso::ecn), UDP lengths, transport checksums, and the lengths,
-//! identifications and checksums of one layer of tunnel.
+//! with [`ecn`](towpath_wire::offload::Gso::ecn), UDP lengths, transport checksums, and the
+//! lengths, identifications and checksums of one layer of tunnel.
 //!
 //! | file | |
 //! |---|---|
