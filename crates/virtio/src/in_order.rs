@@ -102,7 +102,8 @@ impl InOrder {
         self.oldest %= self.waiting.len();
     }
 
-    /// Field by field: a load of all at once would wait for the stores of each.
+    /// Takes the batch, if it has chains. It is read field by field: a load of all at once would
+    /// wait for the stores of each.
     #[inline]
     fn take_batch(&mut self) -> Option<UsedBatch> {
         let UsedBatch { id, len, chains, slots } = self.batch;

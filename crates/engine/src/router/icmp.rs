@@ -157,8 +157,7 @@ fn error4(out: &mut [u8], packet: &[u8], problem: Problem, src: Ipv4Addr, id: u1
     header.set_dst(about.src());
     header.fill_checksum();
     message(rest, problem.v4(), quoted)?;
-    let check = checksum::finish(checksum::sum(rest));
-    icmp::Header::split_mut(rest).ok()?.0.set_checksum(check);
+    fill_message(0, rest);
     Some(len)
 }
 
@@ -192,10 +191,14 @@ fn message(out: &mut [u8], (kind, code, four): (u8, u8, u32), quoted: &[u8]) -> 
 
 /// Sets the checksum of an ICMPv6 message.
 pub(super) fn fill_checksum6(src: Ipv6Addr, dst: Ipv6Addr, message: &mut [u8]) {
+    fill_message(checksum::pseudo_v6(src, dst, protocol::ICMPV6, message.len() as u32), message);
+}
+
+/// Sets the checksum of a message with the sum of its pseudo-header: 0 in IPv4, which has none.
+fn fill_message(pseudo: u16, message: &mut [u8]) {
     if let Ok((mut header, _)) = icmp::Header::split_mut(message) {
         header.set_checksum(0);
     }
-    let pseudo = checksum::pseudo_v6(src, dst, protocol::ICMPV6, message.len() as u32);
     let check = checksum::finish(checksum::add(pseudo, checksum::sum(message)));
     if let Ok((mut header, _)) = icmp::Header::split_mut(message) {
         header.set_checksum(check);
@@ -231,14 +234,10 @@ fn reply4(packet: &mut [u8], own: Ipv4Addr) -> bool {
     }
     if let Ok((mut echo, _)) = icmp::Header::split_mut(message) {
         echo.set_kind(v4::ECHO_REPLY);
-        echo.set_checksum(0);
     }
     // Not an update of the old one: a reply of zeros alone would get the checksum 0, which is
     // wrong.
-    let check = checksum::finish(checksum::sum(message));
-    if let Ok((mut echo, _)) = icmp::Header::split_mut(message) {
-        echo.set_checksum(check);
-    }
+    fill_message(0, message);
     if let Ok((mut header, _)) = ipv4::Header::split_mut(packet) {
         header.set_src(own);
         header.set_dst(src);

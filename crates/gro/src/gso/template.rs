@@ -15,14 +15,15 @@ pub(super) struct Template {
     pub(super) outer_fixed_id: bool,
     pub(super) id: u16,
     pub(super) outer_id: u16,
+    /// Of TCP.
     pub(super) seq: u32,
     /// The word of the TCP header that has the flags.
     pub(super) flags: u16,
     /// The sum of the IP addresses.
     pub(super) addresses: u16,
-    /// The sums of the IP header, and of the transport header, without the fields that differ from
-    /// segment to segment.
+    /// The sum of the IPv4 header without length, identification and checksum; 0 for IPv6.
     pub(super) ip_sum: u16,
+    /// The sum of the transport header without the fields that differ from segment to segment.
     pub(super) l4_sum: u16,
 }
 

@@ -158,6 +158,26 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_that_lies_in_two_pieces_is_read_and_one_that_is_cut_short_is_foreign() {
+        let pool = towpath_packet::Pool::new(towpath_packet::PoolConfig::default().capacity(64)).unwrap();
+        let mut cache = pool.cache(towpath_packet::Direction::Tx).unwrap();
+        let verifier = Verifier::new(1, None, LinkKind::Ethernet);
+        let mut frame = [0; 42 + tag::LEN];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame[14..24].copy_from_slice(&[0x45, 0, 0, 28 + tag::LEN as u8, 0, 0, 0, 0, 9, 17]);
+        frame[38..40].copy_from_slice(&[0, 8 + tag::LEN as u8]);
+        Tag { flow: 0, number: 0 }.write(&mut frame[42..]);
+        for end in [frame.len(), frame.len() - 1] {
+            let mut packet = Packet::copy_from(&mut cache, &frame[..47]).unwrap();
+            assert!(packet.append(Packet::copy_from(&mut cache, &frame[47..end]).unwrap()).is_ok());
+            let mut batch = Batch::new();
+            assert!(batch.push(packet).is_ok());
+            verifier.check(&batch);
+        }
+        assert_eq!(verifier.read(), verified! { arrived: 1, foreign: 1 });
+    }
+
+    #[test]
     fn a_count_that_is_known_leaves_what_has_not_arrived_yet_outstanding() {
         let verifier = Verifier::new(1, Some(10), LinkKind::Ip);
         for number in [0, 1, 3] {

@@ -124,6 +124,7 @@ impl Windows {
     }
 
     fn with_words(flows: usize, words: usize) -> Windows {
+        debug_assert!(words.is_power_of_two(), "a number's word is found by a mask");
         Windows { flows: vec![Flow::default(); flows], bits: vec![0; flows * words], words, latency: None }
     }
 

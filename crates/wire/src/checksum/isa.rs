@@ -224,7 +224,8 @@ mod x86 {
                 (pairs, odd) = (pairs + 1, words::sum_tail(last));
             }
             let [a, b] = self.0;
-            // Each lane has four words of a pair, which were made signed: less than 2^32 in all.
+            // A lane has four words of each pair. Four times 0x8000 a pair make them unsigned again.
+            // The sum is below 2^32.
             let lanes = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_set1_epi32((pairs as i32) << 17));
             let low = _mm256_and_si256(lanes, _mm256_set1_epi64x(0xffff_ffff));
             let v = _mm256_add_epi64(low, _mm256_srli_epi64::<32>(lanes));
