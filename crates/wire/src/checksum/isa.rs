@@ -228,14 +228,15 @@ mod x86 {
             // The sum is below 2^32.
             let lanes = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_set1_epi32((pairs as i32) << 17));
             let low = _mm256_and_si256(lanes, _mm256_set1_epi64x(0xffff_ffff));
-            let v = _mm256_add_epi64(low, _mm256_srli_epi64::<32>(lanes));
-            let v = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-            (_mm_cvtsi128_si64(v) as u64).wrapping_add(_mm_extract_epi64::<1>(v) as u64) + odd
+            add_lanes(_mm256_add_epi64(low, _mm256_srli_epi64::<32>(lanes))) + odd
         }
     }
 
     #[target_feature(enable = "avx2")]
     pub(super) fn sum_avx2(data: &[u8]) -> u64 {
+        if data.len() <= 64 {
+            return sum_short_avx2(data);
+        }
         if data.len() > MOST256 {
             return sum_long_avx2(data);
         }
@@ -250,6 +251,27 @@ mod x86 {
             sum.add(load256(block));
         }
         sum.reduce(blocks.len(), tail)
+    }
+
+    /// The sum of up to 64 bytes. For one block, the multiplications of [`Sum256`] would be most of
+    /// the wait for its result: the halves of its 64-bit words are added in lanes as wide instead.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn sum_short_avx2(data: &[u8]) -> u64 {
+        let Ok(block) = data.try_into() else { return words::sum(data) };
+        let [low, high] = load256(block).map(|v| {
+            let low = _mm256_and_si256(v, _mm256_set1_epi64x(0xffff_ffff));
+            _mm256_add_epi64(low, _mm256_srli_epi64::<32>(v))
+        });
+        add_lanes(_mm256_add_epi64(low, high))
+    }
+
+    /// The sum of four 64-bit words, which is below 2^64.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn add_lanes(v: __m256i) -> u64 {
+        let v = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+        (_mm_cvtsi128_si64(v) as u64).wrapping_add(_mm_extract_epi64::<1>(v) as u64)
     }
 
     #[target_feature(enable = "avx2")]
