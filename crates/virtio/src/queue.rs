@@ -90,6 +90,12 @@ impl<W: RingWords> Driver<W> {
     /// [`reset`](Driver::reset).
     #[inline]
     pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
+        // A chain of a batch needs no look at the ring, nor a way through arrays.
+        if let Self::Packed(queue) = self
+            && let Some(used) = queue.next_of_batch()
+        {
+            return Ok(Some(used));
+        }
         let mut used = [Used { id: 0, len: 0 }];
         let (n, result) = self.take_used(&mut used);
         result.map(|()| if n == 0 { None } else { Some(used[0]) })

@@ -195,23 +195,34 @@ impl<W: RingWords> Driver<W> {
         }
     }
 
+    /// In order: the next chain of a used descriptor that stands for several.
+    #[inline]
+    pub(crate) fn next_of_batch(&mut self) -> Option<Used> {
+        let size = self.size;
+        let (used, slots) = self.in_flight.next(|id, _| following(id, size))?;
+        self.next_used = self.next_used.ahead(slots, size);
+        self.free += slots;
+        Some(used)
+    }
+
     #[inline]
     fn take(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
-        let (mut at, mut free, mut taken, mut result) = (self.next_used, self.free, 0, Ok(()));
+        let (mut at, mut freed, mut taken, mut result) = (self.next_used, 0, 0, Ok(()));
         for place in out {
             let Some((id, len)) = self.used(at) else { break };
             let Some((used, slots)) = self.in_flight.take(id.into(), len) else {
                 result = Err(self.in_flight.broken(RingError::UsedId(id.into())));
                 break;
             };
-            (at, free) = (at.ahead(slots, self.size), free + slots);
+            (at, freed) = (at.ahead(slots, self.size), freed + slots);
             // Free ids are a stack: what belongs to them is in the cache.
             self.links[usize::from(used.id)] = self.free_id;
             self.free_id = used.id;
             *place = used;
             taken += 1;
         }
-        (self.next_used, self.free) = (at, free);
+        self.next_used = at;
+        self.free += freed;
         (taken, result)
     }
 
@@ -219,7 +230,7 @@ impl<W: RingWords> Driver<W> {
     fn take_in_order(&mut self, out: &mut [Used]) -> (usize, Result<(), RingError>) {
         let size = self.size;
         let after = |id, _| following(id, size);
-        let (mut at, mut free, mut taken, mut result) = (self.next_used, self.free, 0, Ok(()));
+        let (mut at, mut freed, mut taken, mut result) = (self.next_used, 0, 0, Ok(()));
         for place in out {
             let next = if self.in_flight.in_batch() {
                 self.in_flight.next(after)
@@ -232,11 +243,12 @@ impl<W: RingWords> Driver<W> {
                 begun
             };
             let Some((used, slots)) = next else { break };
-            (at, free) = (at.ahead(slots, size), free + slots);
+            (at, freed) = (at.ahead(slots, size), freed + slots);
             *place = used;
             taken += 1;
         }
-        (self.next_used, self.free) = (at, free);
+        self.next_used = at;
+        self.free += freed;
         (taken, result)
     }
 

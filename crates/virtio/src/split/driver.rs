@@ -234,7 +234,7 @@ impl<W: RingWords> Driver<W> {
     #[inline]
     fn take(&mut self, out: &mut [Used]) -> (u16, Result<(), RingError>) {
         let (mask, next_used) = (self.size - 1, self.next_used);
-        let (mut taken, mut free, mut result) = (0, self.free, Ok(()));
+        let (mut taken, mut freed, mut result) = (0, 0, Ok(()));
         for place in out {
             let (id, len) = self.used(next_used.wrapping_add(taken) & mask);
             let Some((used, slots)) = self.in_flight.take(id, len) else {
@@ -245,10 +245,10 @@ impl<W: RingWords> Driver<W> {
             let last = (1..slots).fold(used.id, |at, _| self.links[usize::from(at)]);
             self.links[usize::from(last)] = self.free_head;
             self.free_head = used.id;
-            (*place, free) = (used, free + slots);
+            (*place, freed) = (used, freed + slots);
             taken += 1;
         }
-        self.free = free;
+        self.free += freed;
         (taken, result)
     }
 
@@ -257,7 +257,7 @@ impl<W: RingWords> Driver<W> {
     fn take_in_order(&mut self, out: &mut [Used]) -> (u16, Result<(), RingError>) {
         let (mask, next_used) = (self.size - 1, self.next_used);
         let following = |id: u16, slots| id.wrapping_add(slots) & mask;
-        let (mut taken, mut free, mut result) = (0, self.free, Ok(()));
+        let (mut taken, mut freed, mut result) = (0, 0, Ok(()));
         for place in out {
             let next = if self.in_flight.in_batch() {
                 self.in_flight.next(following)
@@ -270,10 +270,10 @@ impl<W: RingWords> Driver<W> {
                 begun
             };
             let Some((used, slots)) = next else { break };
-            (*place, free) = (used, free + slots);
+            (*place, freed) = (used, freed + slots);
             taken += 1;
         }
-        self.free = free;
+        self.free += freed;
         (taken, result)
     }
 
