@@ -193,6 +193,12 @@ impl<P: Copy> Chain<P> {
         self.len - self.readable_len
     }
 
+    /// Whether it has writable buffers, empty ones among them.
+    #[inline]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable_seen
+    }
+
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();

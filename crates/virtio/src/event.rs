@@ -35,6 +35,8 @@ pub(crate) fn word(position: u16, wrap: bool, flags: u16) -> u32 {
 pub(crate) fn packed_wants(event: u32, position: u16, wrap: bool, size: u16, added: u16) -> bool {
     match (event >> 16) as u16 & 3 {
         DISABLE => false,
+        // All around the ring each position was passed, and wrap counters no longer tell laps apart.
+        AT_DESC if added >= size => true,
         AT_DESC => {
             let mut at = event as u16 & 0x7fff;
             if (event >> 15 & 1 != 0) != wrap {
@@ -70,7 +72,7 @@ mod tests {
         // Positions as a line: 0..5 with wrap 1, 5..10 with wrap 0, and so on.
         let at = |line: u16| (line % SIZE, (line / SIZE).is_multiple_of(2));
         for from in 0..20 {
-            for added in 1..=SIZE {
+            for added in 1..=3 * SIZE {
                 let (position, wrap) = at(from + added);
                 for ahead in 0..SIZE {
                     let (event, event_wrap) = at(from + ahead);

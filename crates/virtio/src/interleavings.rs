@@ -175,8 +175,17 @@ fn kicks(format: Format, event_idx: bool, together: bool) {
     });
 }
 
-/// A driver that sleeps gets two chains back, published one by one or together.
-fn calls(format: Format, event_idx: bool, together: bool) {
+/// How two used chains are published.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Burst {
+    OneByOne,
+    Together,
+    /// One by one, the second one early.
+    Early,
+}
+
+/// A driver that sleeps gets two chains back.
+fn calls(format: Format, event_idx: bool, burst: Burst) {
     model(move || {
         let (mut driver, mut device) = queue(format, event_idx);
         for addr in [1, 2] {
@@ -190,7 +199,10 @@ fn calls(format: Format, event_idx: bool, together: bool) {
             for last in [false, true] {
                 let token = device.take(&Plain, &mut chain).unwrap().unwrap();
                 device.add_used(token, 5);
-                if (!together || last) && device.publish() {
+                if burst == Burst::Early && last {
+                    device.publish_early();
+                }
+                if (burst != Burst::Together || last) && device.publish() {
                     calling.signal();
                 }
             }
@@ -225,10 +237,12 @@ models! {
     no_kick_of_a_packed_queue_with_event_indices_is_lost: kicks(Format::Packed, true, false);
     a_split_burst_is_seen_whole: kicks(Format::Split, true, true);
     a_packed_burst_is_seen_whole: kicks(Format::Packed, true, true);
-    no_call_of_a_split_queue_is_lost: calls(Format::Split, false, false);
-    no_call_of_a_split_queue_with_event_indices_is_lost: calls(Format::Split, true, false);
-    no_call_of_a_packed_queue_is_lost: calls(Format::Packed, false, false);
-    no_call_of_a_packed_queue_with_event_indices_is_lost: calls(Format::Packed, true, false);
-    a_split_burst_comes_back_whole: calls(Format::Split, true, true);
-    a_packed_burst_comes_back_whole: calls(Format::Packed, true, true);
+    no_call_of_a_split_queue_is_lost: calls(Format::Split, false, Burst::OneByOne);
+    no_call_of_a_split_queue_with_event_indices_is_lost: calls(Format::Split, true, Burst::OneByOne);
+    no_call_of_a_packed_queue_is_lost: calls(Format::Packed, false, Burst::OneByOne);
+    no_call_of_a_packed_queue_with_event_indices_is_lost: calls(Format::Packed, true, Burst::OneByOne);
+    no_call_for_an_early_chain_of_a_split_queue_is_lost: calls(Format::Split, true, Burst::Early);
+    no_call_for_an_early_chain_of_a_packed_queue_is_lost: calls(Format::Packed, true, Burst::Early);
+    a_split_burst_comes_back_whole: calls(Format::Split, true, Burst::Together);
+    a_packed_burst_comes_back_whole: calls(Format::Packed, true, Burst::Together);
 }

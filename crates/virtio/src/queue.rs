@@ -268,6 +268,14 @@ impl<W: RingWords> Device<W> {
         either!(self, queue => chains.for_each(|(token, len)| queue.add_used(token, len)));
     }
 
+    /// Shows the used chains to the driver before the burst ends, so that it can begin with them.
+    /// Whether it needs a call is left to [`publish`](Device::publish) at the end. With an in-flight
+    /// record, which has whole bursts, this does nothing.
+    #[inline]
+    pub fn publish_early(&mut self) {
+        either!(self, queue => queue.publish_early());
+    }
+
     /// Shows the used chains to the driver, at once. Returns whether the driver needs a call.
     #[inline]
     #[must_use = "a driver that sleeps waits for the call"]

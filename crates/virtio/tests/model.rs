@@ -242,6 +242,8 @@ struct World {
     device_attention: Attention,
     driver_attention: Attention,
     has_called: bool,
+    /// Chains were published early since the last publication.
+    early: bool,
     /// Ids in the order in which they were taken; the last one can be taken back while it is open.
     takes: Vec<(u16, bool)>,
     next_addr: u64,
@@ -263,6 +265,7 @@ impl World {
             device_attention: Attention::Any,
             driver_attention: Attention::Any,
             has_called: false,
+            early: false,
             takes: Vec::new(),
             next_addr: 0,
         }
@@ -276,6 +279,7 @@ impl World {
             6 | 7 => self.take(),
             8 => self.take_singles(a.is_multiple_of(2), usize::from(b % 5)),
             9 | 10 => self.complete(a.into(), b),
+            11 if a.is_multiple_of(3) => self.publish_used_early(),
             11 => self.publish_used(),
             12 => self.reap(),
             13 => {
@@ -409,21 +413,41 @@ impl World {
         }
     }
 
-    fn publish_used(&mut self) {
+    /// Moves the completed chains to those that the driver gets back; returns whether there are any.
+    fn use_completed(&mut self) -> bool {
         while let Some(&(ref record, _, Some(len))) = self.taken.front() {
             self.completed.push((record.id, len, record.slots));
             self.taken.pop_front();
         }
         let any = !self.completed.is_empty();
         self.used.extend(self.completed.drain(..));
+        any
+    }
+
+    fn publish_used_early(&mut self) {
+        if let AnyDevice::Ours(device, ..) = &mut self.device {
+            device.publish_early();
+            self.early |= self.use_completed();
+        }
+    }
+
+    fn publish_used(&mut self) {
+        let any = self.use_completed();
+        let early = std::mem::take(&mut self.early);
         let call = self.device.publish();
-        if any && !self.has_called {
+        if (any || early) && !self.has_called {
             // The first call of ours comes in any case.
             assert!(call || matches!(self.device, AnyDevice::Naive(_)) && self.driver_attention != Attention::Sleeps);
             self.has_called = true;
             self.driver_attention = Attention::Any;
         } else if any {
             self.driver_attention.published(call);
+        } else if early {
+            // The driver may have got all of them before it went to sleep.
+            assert!(!call || self.driver_attention != Attention::Polls, "a notification to a side that polls");
+            if call {
+                self.driver_attention = Attention::Any;
+            }
         } else {
             assert!(!call);
         }

@@ -21,6 +21,9 @@ use towpath_wire::virtio_net::feature;
 
 /// Chains that are taken ahead of the copies into them.
 const AHEAD: usize = 8;
+/// Chains after which the guest may begin with those before: half of a burst of most drivers, so
+/// that either side works on one half.
+const PART: usize = 2 * AHEAD;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -147,13 +150,15 @@ struct Fill<'a> {
     done: usize,
     sent: u64,
     bytes: u64,
+    /// Chains that were filled and that the guest was not shown yet.
+    part: usize,
 }
 
 impl<'a> Fill<'a> {
     fn new(ring: &'a mut Ring, acked: Offloads) -> Fill<'a> {
         let (header_len, mergeable) = (ring.header_len(), ring.has(feature::MRG_RXBUF));
         let short_way = header_len == VnetHeader::LEN_V1 && ring.setup.log.is_none();
-        Fill { ring, acked, header_len, mergeable, short_way, done: 0, sent: 0, bytes: 0 }
+        Fill { ring, acked, header_len, mergeable, short_way, done: 0, sent: 0, bytes: 0, part: 0 }
     }
 
     /// Delivers packets until one has to stay.
@@ -241,6 +246,11 @@ impl<'a> Fill<'a> {
             let _ = device.untake(single.token());
         }
         device.add_used_all(filled.iter().zip(lens).map(|(single, len)| (single.token(), len)));
+        self.part += used;
+        if self.part >= PART {
+            device.publish_early();
+            self.part = 0;
+        }
         used
     }
 

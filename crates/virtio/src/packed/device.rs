@@ -29,6 +29,8 @@ pub struct Device<W = Area> {
     taken: u16,
     /// Descriptors of the chains that were used and not published.
     unpublished: u16,
+    /// Descriptors that were published early, for which the next publication may call.
+    early: u16,
     /// The second word of the first used descriptor that is not published, and its index.
     held: Option<(usize, u64)>,
     order: Option<InOrder>,
@@ -65,6 +67,7 @@ impl<W: RingWords> Device<W> {
             next_used,
             taken: taken as u16,
             unpublished: 0,
+            early: 0,
             held: None,
             order,
             recorded: None,
@@ -150,7 +153,7 @@ impl<W: RingWords> Device<W> {
         let head = Desc::from_packed([self.areas.desc.load64(first, Relaxed), word]);
         match self.follow(head, memory, chain) {
             Ok((id, slots)) => {
-                let token = Token::new(id, slots, self.next_avail.index, chain.writable_len() > 0);
+                let token = Token::new(id, slots, self.next_avail.index, chain.is_writable());
                 self.next_avail = self.next_avail.ahead(slots, self.size);
                 self.taken += slots;
                 Ok(Some(token))
@@ -208,7 +211,7 @@ impl<W: RingWords> Device<W> {
         }
         self.next_avail = self.next_avail.ahead(slots, self.size);
         self.taken += slots;
-        Ok(Some(Token::new(id, slots, 0, chain.writable_len() > 0)))
+        Ok(Some(Token::new(id, slots, 0, chain.is_writable())))
     }
 
     /// Takes chains of one buffer, up to the first one of another shape.
@@ -354,10 +357,30 @@ impl<W: RingWords> Device<W> {
         if self.recorded.is_some() {
             return self.publish_recorded();
         }
+        self.write_batch();
+        self.end_burst()
+    }
+
+    /// In order: writes the used entries of chains whose turn has come.
+    #[inline]
+    fn write_batch(&mut self) {
         while let Some(used) = self.order.as_mut().and_then(InOrder::next) {
             self.write(used);
         }
-        self.show()
+    }
+
+    /// Makes the used chains known before the burst ends. Whether the driver needs a call is left
+    /// to [`publish`](Device::publish) at its end. With a record chains go there in whole bursts,
+    /// and this does nothing.
+    #[inline]
+    pub fn publish_early(&mut self) {
+        if self.recorded.is_some() {
+            return;
+        }
+        self.write_batch();
+        if self.show() {
+            self.early = self.early.saturating_add(std::mem::take(&mut self.unpublished));
+        }
     }
 
     /// Publishes with the record.
@@ -379,19 +402,28 @@ impl<W: RingWords> Device<W> {
             self.write(used);
         });
         chains.record.advance((self.next_used.index, self.next_used.wrap));
-        let call = self.show();
+        let call = self.end_burst();
         chains.record.commit();
         self.recorded = Some(chains);
         call
     }
 
-    /// Stores the flags that make used descriptors known.
+    /// Stores the flags that make used descriptors known; returns whether there are any.
     #[inline]
     fn show(&mut self) -> bool {
         let Some((at, word)) = self.held.take() else { return false };
         // Release: buffers and all other used descriptors come before the flags that lead to them.
         self.areas.desc.store64(at, word, Release);
-        let used = std::mem::take(&mut self.unpublished);
+        true
+    }
+
+    /// Shows what is left of a burst; returns whether the driver needs a call for it.
+    #[inline]
+    fn end_burst(&mut self) -> bool {
+        if !self.show() && self.early == 0 {
+            return false;
+        }
+        let used = std::mem::take(&mut self.unpublished).saturating_add(std::mem::take(&mut self.early));
         publish();
         if std::mem::take(&mut self.call_once) {
             return true;

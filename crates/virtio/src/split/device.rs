@@ -24,9 +24,11 @@ pub struct Device<W = Area> {
     /// The next available entry, and the driver's index as last loaded.
     next_avail: u16,
     avail_seen: u16,
-    /// The next used entry to write, and the one that was published.
+    /// The next used entry to write, and the one up to which all were published.
     next_used: u16,
     published: u16,
+    /// What was published when the last burst ended.
+    burst: u16,
     order: Option<InOrder>,
     recorded: Option<Box<Recorded<SplitRecord<W>>>>,
     broken: Option<RingError>,
@@ -58,6 +60,7 @@ impl<W: RingWords> Device<W> {
             avail_seen: avail,
             next_used: used,
             published: used,
+            burst: used,
             order,
             recorded: None,
             broken: None,
@@ -125,7 +128,7 @@ impl<W: RingWords> Device<W> {
             Ok(()) => {}
             Err(error) => return Err(self.broken(error)),
         }
-        let token = Token::new(head, 1, self.next_avail, chain.writable_len() > 0);
+        let token = Token::new(head, 1, self.next_avail, chain.is_writable());
         self.next_avail = self.next_avail.wrapping_add(1);
         Ok(Some(token))
     }
@@ -166,7 +169,7 @@ impl<W: RingWords> Device<W> {
         }
         self.next_avail = self.next_avail.wrapping_add(1);
         self.avail_seen = self.next_avail;
-        Ok(Some(Token::new(head, 1, 0, chain.writable_len() > 0)))
+        Ok(Some(Token::new(head, 1, 0, chain.is_writable())))
     }
 
     /// Takes chains of one buffer, up to the first one of another shape.
@@ -274,10 +277,28 @@ impl<W: RingWords> Device<W> {
         if self.recorded.is_some() {
             return self.publish_recorded();
         }
+        self.write_batch();
+        self.end_burst()
+    }
+
+    /// In order: writes the used entries of chains whose turn has come.
+    #[inline]
+    fn write_batch(&mut self) {
         while let Some(used) = self.order.as_mut().and_then(InOrder::next) {
             self.write(used);
         }
-        self.show()
+    }
+
+    /// Makes the used chains known before the burst ends. Whether the driver needs a call is left
+    /// to [`publish`](Device::publish) at its end. With a record chains go there in whole bursts,
+    /// and this does nothing.
+    #[inline]
+    pub fn publish_early(&mut self) {
+        if self.recorded.is_some() {
+            return;
+        }
+        self.write_batch();
+        self.show();
     }
 
     /// Publishes with the record.
@@ -290,7 +311,7 @@ impl<W: RingWords> Device<W> {
             record.link(key);
             self.write(used);
         });
-        let call = self.show();
+        let call = self.end_burst();
         chains.record.commit(self.published);
         self.recorded = Some(chains);
         call
@@ -298,14 +319,22 @@ impl<W: RingWords> Device<W> {
 
     /// Stores the index that makes used entries known.
     #[inline]
-    fn show(&mut self) -> bool {
-        let (old, new) = (self.published, self.next_used);
+    fn show(&mut self) {
+        if self.published != self.next_used {
+            // Release: buffers and entries come before the index that covers them.
+            self.areas.device.store16(INDEX, self.next_used, Release);
+            self.published = self.next_used;
+        }
+    }
+
+    /// Shows what is left of a burst; returns whether the driver needs a call for it.
+    #[inline]
+    fn end_burst(&mut self) -> bool {
+        self.show();
+        let (old, new) = (std::mem::replace(&mut self.burst, self.published), self.published);
         if old == new {
             return false;
         }
-        // Release: buffers and entries come before the index that covers them.
-        self.areas.device.store16(INDEX, new, Release);
-        self.published = new;
         publish();
         if std::mem::take(&mut self.call_once) {
             return true;
