@@ -39,7 +39,8 @@
 //! * **A device returns each chain once.** A [`Token`] is not copied; `add_used` or `untake` takes
 //!   it.
 //! * **Nothing is visible before `publish`**: a burst costs one store that the other side waits
-//!   for, one fence and one decision about a notification.
+//!   for, one fence and one decision about a notification. A device may show a part of a long burst
+//!   by [`publish_early`](Device::publish_early), for one more such store: whole packets only.
 //! * **No allocation, lock, system call or panic** behind `new`, whatever the other side writes.
 //!
 //! # Notifications

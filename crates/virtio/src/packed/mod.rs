@@ -17,7 +17,7 @@
 //! ```
 //!
 //! A side looks at one descriptor, the next one, and at no other before that one is its own. So a
-//! burst becomes visible by its first descriptor.
+//! burst, or a part of one, becomes visible by its first descriptor.
 
 mod device;
 mod driver;
