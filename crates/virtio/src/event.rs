@@ -35,7 +35,7 @@ pub(crate) fn word(position: u16, wrap: bool, flags: u16) -> u32 {
 pub(crate) fn packed_wants(event: u32, position: u16, wrap: bool, size: u16, added: u16) -> bool {
     match (event >> 16) as u16 & 3 {
         DISABLE => false,
-        // All around the ring each position was passed, and wrap counters no longer tell laps apart.
+        // All around the ring each position was passed. Wrap counters distinguish two laps only.
         AT_DESC if added >= size => true,
         AT_DESC => {
             let mut at = event as u16 & 0x7fff;

@@ -269,8 +269,8 @@ impl<W: RingWords> Device<W> {
     }
 
     /// Shows the used chains to the driver before the burst ends, so that it can begin with them.
-    /// Whether it needs a call is left to [`publish`](Device::publish) at the end. With an in-flight
-    /// record, which has whole bursts, this does nothing.
+    /// Whether it needs a call is left to [`publish`](Device::publish) at the end, before 65 536
+    /// chains. With an in-flight record, which has whole bursts, this does nothing.
     #[inline]
     pub fn publish_early(&mut self) {
         either!(self, queue => queue.publish_early());

@@ -150,7 +150,7 @@ struct Fill<'a> {
     done: usize,
     sent: u64,
     bytes: u64,
-    /// Chains that were filled and that the guest was not shown yet.
+    /// Chains that took the short way since the guest was shown some.
     part: usize,
 }
 
