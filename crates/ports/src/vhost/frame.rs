@@ -10,7 +10,9 @@
 //! The header is read once. What it asks for is checked against bytes that were copied.
 //!
 //! Chains of one buffer are taken in [groups](Group). While the frames of one group are copied,
-//! those of the next one are on their way.
+//! those of the next one are on their way. Chains of short frames go back to the ring all together,
+//! at the end of the burst: one by one, their used descriptors would go to lines that are still
+//! being read, and that the driver gets back later.
 
 use super::group::Group;
 use super::pages::Pages;
@@ -95,7 +97,15 @@ impl<'a> Burst<'a> {
     /// Takes chains until none is left or the batch is full.
     #[inline]
     pub(super) fn take(&mut self, ring: &mut Ring, out: &mut Batch) -> Result<End, RingError> {
-        let Ring { device, setup, chain, pages, .. } = ring;
+        let end = self.take_frames(ring, out);
+        ring.device.add_used_all(ring.chains.drain(..));
+        end
+    }
+
+    /// The same, but chains of the last short frames are still to go back.
+    #[inline(always)] // it is called once
+    fn take_frames(&mut self, ring: &mut Ring, out: &mut Batch) -> Result<End, RingError> {
+        let Ring { device, setup, chain, pages, chains: copied, .. } = ring;
         let memory = &setup.memory;
         let (mut first, mut second) = (Group::new(), Group::new());
         let (mut group, mut next) = (&mut first, &mut second);
@@ -110,10 +120,10 @@ impl<'a> Burst<'a> {
             if surplus > 0 {
                 next.untake(surplus, device);
             }
-            self.copy_all(memory, pages, group, device, out);
+            self.copy_all(memory, pages, group, (device, copied), out);
             std::mem::swap(&mut group, &mut next);
             if surplus > 0 {
-                self.copy_all(memory, pages, group, device, out);
+                self.copy_all(memory, pages, group, (device, copied), out);
                 return Ok(End::NoHead);
             }
             if !group.is_empty() {
@@ -129,33 +139,32 @@ impl<'a> Burst<'a> {
                 let _ = device.untake(token);
                 return Ok(End::NoHead);
             }
+            device.add_used_all(copied.drain(..));
             self.frame(memory, pages, chain.readable(), device, token, out);
         }
     }
 
-    /// Makes packets of the frames of a group, for each of which there is an empty one.
+    /// Makes packets of the frames of a group, for each of which there is an empty one. Chains of
+    /// those that were copied whole are in `copied`, to go back later.
     #[inline]
     fn copy_all(
         &mut self,
         memory: &Regions,
         pages: &mut Pages,
         group: &Group<'_>,
-        device: &mut Device,
+        (device, copied): (&mut Device, &mut Vec<(Token, u32)>),
         out: &mut Batch,
     ) {
-        let singles = group.singles();
-        let (mut first, mut at) = (0, 0);
-        while let Some(single) = singles.get(at) {
+        for (at, single) in group.singles().iter().enumerate() {
             if let Some(packet) = group.view(at).and_then(|view| self.copy_short(view)) {
                 self.push(packet, out);
+                copied.push((single.token(), 0));
             } else {
-                device.add_used_all(singles[first..at].iter().map(|short| (short.token(), 0)));
+                // In the order in which they were taken.
+                device.add_used_all(copied.drain(..));
                 self.frame(memory, pages, &[single.piece], device, single.token(), out);
-                first = at + 1;
             }
-            at += 1;
         }
-        device.add_used_all(singles[first..].iter().map(|short| (short.token(), 0)));
     }
 
     /// Allocates empty packets for `n` frames; returns for how many there are some.

@@ -95,7 +95,8 @@ pub(super) struct Ring {
     pub(super) chain: Chain<RegionPlace>,
     /// Chains that are out in packets.
     pub(super) pages: Pages,
-    /// The chains of one packet for the guest, and the bytes written to each.
+    /// Chains that go back together, and the bytes written to each: those of one packet for the
+    /// guest, or of short frames of the guest.
     pub(super) chains: Vec<(Token, u32)>,
     /// The kick can be waited for.
     kicks: bool,
