@@ -3,6 +3,7 @@
 //! ```text
 //!   turns without a packet:   0 ......... spins ........ + yields ..........►
 //!                             pause        yield          sleep on the descriptors
+//!                             └ after a burst, the first ones are longer: see `gap`
 //! ```
 //!
 //! Spinning reacts in nanoseconds and occupies a core; sleeping reacts in microseconds and costs
@@ -10,6 +11,7 @@
 //! quiet one costs less than one percent of a core. Queues without a descriptor are polled: every
 //! 50 µs at first, every millisecond later.
 
+use crate::gap::Gap;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 use towpath_packet::port::Wake;
@@ -54,6 +56,7 @@ pub(crate) struct Idler {
     waits: PollSet,
     until: Option<Instant>,
     polling: bool,
+    gap: Gap,
 }
 
 /// The action after a turn that moved nothing.
@@ -68,13 +71,14 @@ pub(crate) enum Next {
 impl Idler {
     pub(crate) fn new(idle: Idle, routes: usize) -> Idler {
         let waits = PollSet::with_capacity(2 * routes + 1);
-        Idler { idle, turns: 0, poll: POLL_FIRST, waits, until: None, polling: false }
+        Idler { idle, turns: 0, poll: POLL_FIRST, waits, until: None, polling: false, gap: Gap::default() }
     }
 
     /// A turn moved packets.
     #[inline]
-    pub(crate) fn busy(&mut self) {
+    pub(crate) fn busy(&mut self, packets: usize) {
         self.turns = 0;
+        self.gap.moved(packets);
         self.poll = POLL_FIRST;
     }
 
@@ -82,7 +86,10 @@ impl Idler {
     pub(crate) fn step(&mut self) -> Next {
         self.turns = self.turns.saturating_add(1);
         if self.turns <= self.idle.spins {
-            std::hint::spin_loop();
+            match self.gap.after_nothing(Instant::now) {
+                None => std::hint::spin_loop(),
+                Some(time) => spin(time),
+            }
             return Next::Again;
         }
         if !self.idle.sleep || self.turns - self.idle.spins <= self.idle.yields {
@@ -123,6 +130,14 @@ impl Idler {
     }
 }
 
+/// Pauses the processor for a time.
+fn spin(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,7 +147,7 @@ mod tests {
         let mut idler = Idler::new(Idle { spins: 2, yields: 1, sleep: true }, 1);
         let steps: Vec<_> = (0..4).map(|_| idler.step()).collect();
         assert_eq!(steps, [Next::Again, Next::Again, Next::Again, Next::Sleep]);
-        idler.busy();
+        idler.busy(1);
         assert_eq!(idler.step(), Next::Again);
     }
 

@@ -30,6 +30,7 @@ pub mod bridge;
 mod core_sharing;
 mod egress;
 pub mod filter;
+mod gap;
 pub mod gro_stage;
 pub mod hub;
 pub mod idle;

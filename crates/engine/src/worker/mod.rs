@@ -145,7 +145,7 @@ impl<K: Task> Worker<K> {
             }
             moved += K::exchange(&mut self.tasks);
             if moved > 0 && !stopping {
-                idler.busy();
+                idler.busy(moved);
                 if shares {
                     sharing.busy();
                 }
