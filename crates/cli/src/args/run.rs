@@ -87,7 +87,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", value_parser = number, help_heading = "Workers")]
     pub(crate) buffers: Option<u64>,
     /// Bytes of a buffer, 2048 to 65472 by 64, with 128 in front of a packet: a super-packet in one
-    /// piece takes 65472
+    /// piece takes 65472. For vhost: and virtio:user= it is 64 more where it is a multiple of 2048
     #[arg(long, value_name = "BYTES", value_parser = number, help_heading = "Workers")]
     pub(crate) buffer_size: Option<u64>,
     /// How long a port may refuse packets before those held for it are dropped

@@ -13,7 +13,7 @@ use crate::sync::{Mutex, lock};
 use std::sync::{Arc, Weak};
 use towpath_bus::Bus;
 use towpath_bus::tisci::Tisci;
-use towpath_packet::port::{Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, TxQueue};
+use towpath_packet::port::{Info, Layer, Needs, Port, PortControl, PortError, Queues, Spacing, Start, TxQueue};
 use towpath_packet::{Counters, Direction, Offloads, Pool};
 
 /// Opens the device; returns one port for each MAC, and a handle of the whole.
@@ -55,6 +55,7 @@ fn info<B: Bus>(host: &Host<B>, number: u8) -> Info {
         .with_max_chunks(MAX_DESCS)
         .with_offloads(Offloads::CSUM, Offloads::NONE)
         .with_max_queues(queues.into())
+        .with_spacing(Spacing::InPages)
 }
 
 /// A handle of the device. It keeps the device open.

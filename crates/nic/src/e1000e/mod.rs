@@ -93,7 +93,7 @@ use rx::{RxParts, RxRing};
 use std::borrow::Cow;
 use std::sync::{Arc, Weak};
 use towpath_bus::{BusError, Dma, DmaPolicy, Domain, IrqKind, Pci};
-use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Spacing, Start};
 use towpath_packet::{Backing, Direction, Offloads, Region};
 use tx::{TxParts, TxRing};
 
@@ -280,6 +280,7 @@ fn info(
     Info::new(name, Layer::Ethernet, config.mtu.into())
         .with_offloads(offloads(config), rx_offloads)
         .with_max_queues(config.queues)
+        .with_spacing(Spacing::InPages)
         .with_abilities(abilities)
 }
 

@@ -75,7 +75,7 @@ use memory::{QueueMemory, QueuePlan, RingMemory, RingsError};
 use rx::{RxChains, RxParts, RxRing, RxRules};
 use std::sync::{Arc, Weak};
 use towpath_bus::{BusError, DmaPolicy, Domain};
-use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Spacing, Start};
 use towpath_packet::{Direction, Offloads};
 use towpath_sys::Epoll;
 use towpath_wire::ethernet::Mac;
@@ -144,7 +144,9 @@ impl<T: Transport> VirtioNet<T> {
         config.mtu = word(MTU_AT, features::MTU).map_or(config.mtu, |mtu| mtu.clamp(68, config.mtu.max(68)));
         let mut mac = Mac::default();
         let known = bits & features::MAC != 0 && transport.config(MAC_AT, &mut mac);
-        let info = info(name, &config, bits, pairs).with_shared_memory(T::RECONNECTS);
+        // What reconnects is another process; anything else is a device.
+        let spacing = if T::RECONNECTS { Spacing::Spread } else { Spacing::InPages };
+        let info = info(name, &config, bits, pairs).with_shared_memory(T::RECONNECTS).with_spacing(spacing);
         let control = Control::new(&config, known.then_some(mac), bits & CTRL_VQ != 0);
         Ok(VirtioNet { transport, info, config, control, needs: Needs::none() })
     }

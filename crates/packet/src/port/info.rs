@@ -132,6 +132,46 @@ impl Interface {
     }
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// How far apart the chunks of a pool should lie for a port.
+///
+/// At a distance that is a multiple of 2048 bytes, the headers of all packets share two of the 64
+/// sets of a first-level cache. They leave it early, at this side and at the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Spacing {
+    /// Any distance will do.
+    #[default]
+    Any,
+    /// Not at a multiple of 2048 bytes: a core of another process works on the same lines, or on
+    /// copies of many packets at once.
+    Spread,
+    /// At a power of two: a device finds chunks page by page, and one that crosses pages costs it
+    /// two look-ups, or is refused.
+    InPages,
+}
+
+impl Spacing {
+    /// The length of a chunk that serves ports of these wishes: `chunk`, or one line more.
+    ///
+    /// ```
+    /// use towpath_packet::port::Spacing;
+    /// assert_eq!(Spacing::chunk([Spacing::Any, Spacing::Spread], 2048), 2112);
+    /// assert_eq!(Spacing::chunk([Spacing::InPages, Spacing::Spread], 2048), 2048);
+    /// ```
+    #[must_use]
+    pub fn chunk(wishes: impl IntoIterator<Item = Spacing>, chunk: usize) -> usize {
+        let (mut spread, mut in_pages) = (false, false);
+        for wish in wishes {
+            spread |= wish == Spacing::Spread;
+            in_pages |= wish == Spacing::InPages;
+        }
+        if spread && !in_pages && chunk.is_multiple_of(2048) { chunk + LINE } else { chunk }
+    }
+}
+
 /// What a port is and can do, as the probe found when the port was opened.
 ///
 /// ```
@@ -169,6 +209,8 @@ pub struct Info {
     /// Whether another process moves its packets, and maps the memory that they lie in: a pool of
     /// [`Backing::Memfd`](crate::Backing::Memfd) spares it copies.
     pub shares_memory: bool,
+    /// How far apart the chunks of a pool should lie for it.
+    pub spacing: Spacing,
     /// What the probe found, for people.
     pub abilities: Vec<Ability>,
     /// The interface of the kernel that it is or uses, if there is one.
@@ -192,6 +234,7 @@ impl Info {
             max_queues: 1,
             finite: false,
             shares_memory: false,
+            spacing: Spacing::Any,
             abilities: Vec::new(),
             interface: None,
             netns: None,
@@ -238,6 +281,12 @@ impl Info {
     #[must_use]
     pub fn with_shared_memory(self, shares_memory: bool) -> Info {
         Info { shares_memory, ..self }
+    }
+
+    /// With a wish for the distance between chunks.
+    #[must_use]
+    pub fn with_spacing(self, spacing: Spacing) -> Info {
+        Info { spacing, ..self }
     }
 
     /// With what the probe found.

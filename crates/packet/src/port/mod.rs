@@ -40,7 +40,7 @@ mod queue;
 
 pub use control::{ControlError, Latency, Pacing, PortControl, Setting, SettingValue, Usage, Verified};
 pub use edge::Edge;
-pub use info::{Ability, Info, Interface, Layer, TxLayout, TxLinear};
+pub use info::{Ability, Info, Interface, Layer, Spacing, TxLayout, TxLinear};
 pub use needs::{Calls, Capability, Needs, PathUse};
 pub use queue::{RxBarrier, RxMemory, RxQueue, State, TxBarrier, TxQueue, Wake};
 

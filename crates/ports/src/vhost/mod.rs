@@ -83,7 +83,9 @@ use server::{Endpoint, Server};
 use session::DeviceParts;
 use stats::{PortEvents, VhostControl};
 use std::sync::Arc;
-use towpath_packet::port::{Ability, Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Start};
+use towpath_packet::port::{
+    Ability, Calls, Info, Layer, Needs, PathUse, Port, PortControl, PortError, Queues, Spacing, Start,
+};
 use towpath_packet::{Direction, Offloads};
 use towpath_sys::Signaller;
 use towpath_sys::unix_socket::{Access, Kind, ListenError, Listener};
@@ -127,6 +129,7 @@ pub fn open(config: Config) -> Result<VhostPort, PortError> {
     let info = Info::new(config.port(), Layer::Ethernet, config.mtu.map_or(DEFAULT_MTU, u32::from))
         .with_offloads(offloads, offloads)
         .with_max_queues(config.queues)
+        .with_spacing(Spacing::Spread)
         .with_abilities(abilities);
     Ok(VhostPort { info, config, endpoint, events: Arc::default(), signaller })
 }

@@ -118,7 +118,8 @@ use queue::{Attached, PortShared, QueueShared, retry_while_busy, split_rings};
 use std::sync::{Arc, Mutex, Weak};
 use towpath_packet::Offloads;
 use towpath_packet::port::{
-    Ability, Calls, Capability, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, TxLayout,
+    Ability, Calls, Capability, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Spacing, Start,
+    TxLayout,
 };
 #[cfg(doc)]
 use towpath_packet::{
@@ -226,6 +227,7 @@ fn examine(config: Config) -> Result<XdpPort, PortError> {
         .with_max_chunks(found.max_frags)
         .with_offloads(tx_offloads, rx_offloads)
         .with_max_queues(config.queues)
+        .with_spacing(Spacing::InPages)
         .with_interface(link.as_ref().and_then(|link| interface(&control, link)))
         .with_abilities(abilities);
     let attached = on.map(|on| {

@@ -65,7 +65,7 @@ use towpath_engine::route::{Limit, RouteConfig};
 use towpath_engine::rules::{Classifier, PortSide, RuleError};
 use towpath_engine::tee::TeeSlot;
 use towpath_engine::worker::WorkerConfig;
-use towpath_packet::port::{Edge, Info, Layer, Port, PortError, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::port::{Edge, Info, Layer, Port, PortError, Queues, RxQueue, Spacing, Start, TxQueue};
 use towpath_packet::{Backing, Floors, Offloads, Pool, PoolConfig, PoolError};
 
 /// Interval of rebalancing.
@@ -369,10 +369,13 @@ impl Forward {
         Ok(Ready::new(self, threads, meter, observed, table, ends, needs))
     }
 
-    /// The pool of these ports. Memory that another process maps lies in a file.
+    /// The pool of these ports. Memory that another process maps lies in a file. Chunks are a line
+    /// longer where ports [gain by it](Spacing).
     fn pool_for(&self, ports: &[&Info]) -> Result<Pool, PoolError> {
         let shared = ports.iter().any(|info| info.shares_memory);
-        Pool::new(if shared { self.pool.backing(Backing::Memfd) } else { self.pool })
+        let config = if shared { self.pool.backing(Backing::Memfd) } else { self.pool };
+        let chunk = Spacing::chunk(ports.iter().map(|info| info.spacing), config.chunk);
+        Pool::new(config.chunk(chunk))
     }
 
     /// Starts a port and workers that reflect its packets: frames with their Ethernet addresses
