@@ -145,8 +145,7 @@ pub enum Spacing {
     /// Any distance will do.
     #[default]
     Any,
-    /// Not at a multiple of 2048 bytes: a core of another process works on the same lines, or on
-    /// copies of many packets at once.
+    /// Not at a multiple of 2048 bytes: its other side is a process, which works on many of them.
     Spread,
     /// At a power of two: a device finds chunks page by page, and one that crosses pages costs it
     /// two look-ups, or is refused.
