@@ -10,8 +10,9 @@
 //! Where some of those are lost or delayed, it takes a gap that is reported late for a segment that
 //! arrived late (`tcp_check_sack_reordering` in `net/ipv4/tcp_input.c`). Two witnesses observe
 //! instead. A segment is overtaken if it left before, and arrived after, another segment of its
-//! direction. A retransmission is another segment, distinguished by its timestamp. A lost segment
-//! overtakes nothing.
+//! direction. A retransmission is another segment, distinguished by its timestamp, which counts
+//! milliseconds. A lost segment overtakes nothing: of identical ones, of which some are lost, those
+//! arrived that were in order.
 //!
 //! Resets are not observed: the kernel answers with them for connections that are gone, under no
 //! lock, so two cores may pass the witness in one order and the interface in the other
@@ -81,14 +82,15 @@ pub(crate) fn compare(one: &Seen, two: &Seen) -> Comparison {
     for (from, to) in [(one, two), (two, one)] {
         for (flow, left) in &from.left {
             let mut indices: HashMap<SegmentId, Vec<usize>> = HashMap::with_capacity(left.len());
-            for (index, id) in left.iter().enumerate().rev() {
+            for (index, id) in left.iter().enumerate() {
                 indices.entry(*id).or_default().push(index);
             }
             let mut last = None;
             let mut arrived = 0;
             for id in to.arrived.get(flow).into_iter().flatten() {
-                // Of identical segments the first that is left.
-                let Some(index) = indices.get_mut(id).and_then(Vec::pop) else { continue };
+                let Some(same) = indices.get_mut(id).filter(|same| !same.is_empty()) else { continue };
+                // Of identical segments the first that nothing has overtaken.
+                let index = same.remove(same.iter().position(|&index| Some(index) > last).unwrap_or(0));
                 arrived += 1;
                 if let Some(by) = last.filter(|last| *last > index) {
                     result.overtaken += 1;
