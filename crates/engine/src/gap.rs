@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const BURST: usize = 32;
 /// Turns in a row that find nothing and leave a gap. Whoever sends nothing for so long is not at
 /// work on a burst.
-const MOST: u32 = 4;
+const MAX_GAPS: u32 = 4;
 /// A third of the time that DPDK takes to send a burst, and a little more than the whole of it.
 const SHORT: Duration = Duration::from_nanos(400);
 const LONG: Duration = Duration::from_nanos(1500);
@@ -74,7 +74,7 @@ impl Gap {
         if self.last < BURST {
             return None;
         }
-        if self.gaps >= MOST {
+        if self.gaps >= MAX_GAPS {
             // The bursts have ended. A trial that they ended begins again with the next ones.
             self.last = 0;
             if self.phase != Phase::Kept {
@@ -84,7 +84,7 @@ impl Gap {
         }
         if self.gaps == 0 {
             if self.left == 0 || self.began.is_none() {
-                self.turn(now());
+                self.next_phase(now());
             }
             self.left -= 1;
         }
@@ -93,7 +93,7 @@ impl Gap {
     }
 
     /// A phase ends, or the first one begins.
-    fn turn(&mut self, now: Instant) {
+    fn next_phase(&mut self, now: Instant) {
         if let Some(began) = self.began {
             let rate = self.packets as f64 / now.duration_since(began).as_secs_f64().max(1e-9);
             (self.phase, self.long, self.left) = match self.phase {
@@ -118,10 +118,10 @@ mod tests {
         let mut long = 0;
         gap.moved(BURST);
         for _ in 0..bursts {
-            let left = gap.after_nothing(|| *time).unwrap();
-            long += u32::from(left == LONG);
-            let packets = ready(left);
-            *time += left + WORK * packets as u32;
+            let wait = gap.after_nothing(|| *time).unwrap();
+            long += u32::from(wait == LONG);
+            let packets = ready(wait);
+            *time += wait + WORK * packets as u32;
             gap.moved(packets);
         }
         f64::from(long) / f64::from(bursts)
