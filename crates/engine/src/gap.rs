@@ -75,8 +75,7 @@ impl Gap {
             return None;
         }
         if self.gaps >= MAX_GAPS {
-            // The bursts have ended. A trial that they ended begins again with the next ones.
-            self.last = 0;
+            // The bursts have ended. A trial that ends with them begins again with the next ones.
             if self.phase != Phase::Kept {
                 *self = Gap::default();
             }
@@ -170,5 +169,9 @@ mod tests {
             (0..100).filter(|_| gap.after_nothing(|| now).is_some()).count()
         };
         assert_eq!([BURST, BURST - 1, 1, 0, 2 * BURST].map(&mut gaps_after), [4, 0, 0, 0, 4]);
+        let mut gap = Gap::default();
+        gap.moved(BURST);
+        assert_eq!([(); 3].map(|()| gap.after_nothing(|| now)), [Some(SHORT); 3]);
+        assert_eq!(gap.left, TRIAL - 1, "gaps behind one burst count once");
     }
 }

@@ -142,6 +142,19 @@ impl InFlight {
         Some((Used { id: id as u16, len: len.min(writable) }, slots))
     }
 
+    /// In order: the oldest chain, used completely, and the number of its descriptors. There must be
+    /// one. `after` is the id behind that of a chain of so many descriptors.
+    #[inline]
+    pub(crate) fn take_oldest(&mut self, after: impl Fn(u16, u16) -> u16) -> (Used, u16) {
+        let id = self.oldest;
+        let flying = &mut self.chains[usize::from(id)];
+        let Flying { slots, writable, .. } = *flying;
+        flying.slots = 0;
+        self.oldest = after(id, slots);
+        self.len -= 1;
+        (Used { id, len: writable }, slots)
+    }
+
     /// In order: takes a used entry, as the device wrote it, and returns the oldest chain, as
     /// [`next`](InFlight::next) does; `None` if the chain of the entry is not in flight.
     #[inline]
@@ -166,25 +179,17 @@ impl InFlight {
     }
 
     /// In order: the next chain of a batch that was begun, and the number of its descriptors;
-    /// `None` if there is no batch. `after` is the id behind that of a chain of so many
-    /// descriptors.
+    /// `None` if there is no batch.
     #[inline]
     pub(crate) fn next(&mut self, after: impl Fn(u16, u16) -> u16) -> Option<(Used, u16)> {
         let (last, len) = self.last?;
-        let id = self.oldest;
-        let flying = &mut self.chains[usize::from(id)];
-        let Flying { slots, writable, .. } = *flying;
-        flying.slots = 0;
-        self.oldest = after(id, slots);
-        self.len -= 1;
-        let len = if id == last {
+        let (mut used, slots) = self.take_oldest(after);
+        if used.id == last {
             self.last = None;
-            self.overlong += u64::from(len > writable);
-            len.min(writable)
-        } else {
-            writable
-        };
-        Some((Used { id, len }, slots))
+            self.overlong += u64::from(len > used.len);
+            used.len = len.min(used.len);
+        }
+        Some((used, slots))
     }
 
     pub(crate) fn overlong(&self) -> u64 {

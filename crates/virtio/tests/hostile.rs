@@ -6,7 +6,7 @@ use naive::{BASE, DATA, DESC, DEVICE, DRIVER, LEN, Ram};
 use std::num::NonZeroU32;
 use towpath_virtio::{
     AddError, Area, Areas, Base, Chain, Device, Driver, Features, Format, Layout, QueueError, RegionPlace, Regions,
-    RingError, Segment, Single, SingleBuffers, Token,
+    RingError, Segment, Single, SingleBuffers, Token, Used,
 };
 
 const N: u16 = 4;
@@ -411,6 +411,42 @@ fn a_used_index_ahead_of_what_is_in_flight_breaks_the_queue() {
 }
 
 #[test]
+fn in_order_chains_that_are_only_read_are_used_by_the_index_whatever_the_entries_say() {
+    let (ram, mut driver) = driver(Format::Split, 1 << 35);
+    let ids =
+        |driver: &mut Driver, n| -> Vec<u16> { (0..n).map(|_| driver.next_used().unwrap().unwrap().id).collect() };
+    (0..3).for_each(|_| _ = driver.add(&[Segment::readable(0x1000, 50)]).unwrap());
+    assert!(driver.publish());
+    used(&ram, Format::Split, 0, 0xffff, 7);
+    ram.w16(DEVICE + 2, 3);
+    assert_eq!(driver.next_used(), Ok(Some(Used { id: 0, len: 0 })));
+    // The index counts these, and not the one that is written.
+    assert_eq!(driver.add(&[BUFFER]), Ok(3));
+    let _ = driver.publish();
+    assert_eq!(ids(&mut driver, 2), [1, 2]);
+    assert_eq!(driver.next_used(), Ok(None));
+    // From here on entries count: one stands for the chain that is written and one that is read.
+    assert_eq!(driver.add(&[Segment::readable(0x1000, 50)]), Ok(0));
+    assert_eq!(driver.add(&[BUFFER]), Ok(1));
+    let _ = driver.publish();
+    used(&ram, Format::Split, 3, 3, 5);
+    assert_eq!(driver.next_used(), Ok(Some(Used { id: 3, len: 5 })));
+    ram.w32(DEVICE + 4, 1);
+    ram.w32(DEVICE + 8, 6);
+    ram.w16(DEVICE + 2, 6);
+    assert_eq!(driver.next_used(), Ok(Some(Used { id: 0, len: 0 })));
+    assert_eq!(driver.next_used(), Ok(Some(Used { id: 1, len: 6 })));
+    // As new, no chain is written.
+    driver.reset(|id| unreachable!("{id} is in flight"));
+    (0..2).for_each(|_| _ = driver.add(&[Segment::readable(0x1000, 50)]).unwrap());
+    assert!(driver.publish());
+    ram.w16(DEVICE + 2, 2);
+    assert_eq!(ids(&mut driver, 2), [0, 1]);
+    ram.w16(DEVICE + 2, 3);
+    assert_eq!(driver.next_used(), Err(RingError::UsedIndex), "none is in flight");
+}
+
+#[test]
 fn a_length_beyond_the_writable_buffers_is_cut_and_counted() {
     for (format, bits) in BOTH.into_iter().flat_map(|format| [(format, 0), (format, 1 << 35)]) {
         let (ram, mut driver) = driver(format, bits);
@@ -418,6 +454,18 @@ fn a_length_beyond_the_writable_buffers_is_cut_and_counted() {
         assert!(driver.publish());
         used(&ram, format, 0, 0, 101);
         assert_eq!(driver.next_used().map(|used| used.map(|used| used.len)), Ok(Some(100)));
+        assert_eq!(driver.overlong(), 1);
+    }
+    // Of a batch the length is that of the last chain.
+    for format in BOTH {
+        let (ram, mut driver) = driver(format, 1 << 35);
+        (0..2).for_each(|_| _ = driver.add(&[BUFFER]).unwrap());
+        assert!(driver.publish());
+        used(&ram, format, 0, 1, 101);
+        if format == Format::Split {
+            ram.w16(DEVICE + 2, 2);
+        }
+        assert!((0..2).all(|_| driver.next_used().is_ok_and(|used| used.is_some_and(|used| used.len == 100))));
         assert_eq!(driver.overlong(), 1);
     }
 }

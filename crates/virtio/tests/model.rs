@@ -486,9 +486,15 @@ impl World {
 /// Which side is ours: driver, device.
 const PAIRS: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (false, false)];
 
-fn run(shape: Shape, ours: (bool, bool), batches: bool, steps: &[(u8, u8, u8)]) {
+/// Up to step `reads` no chain has buffers that the device writes.
+fn run(shape: Shape, ours: (bool, bool), batches: bool, reads: usize, steps: &[(u8, u8, u8)]) {
     let mut world = World::new(shape, ours, batches);
-    for &(what, a, b) in steps {
+    for (i, &(what, a, b)) in steps.iter().enumerate() {
+        let (a, b) = match what % 16 {
+            0..3 if i < reads => (a, 0),
+            3 if i < reads => (a | 1, b),
+            _ => (a, b),
+        };
         if world.allowed(what) {
             world.step(what, a, b);
         }
@@ -503,10 +509,11 @@ proptest! {
     fn every_pair_of_sides_does_what_the_specification_says(
         shape in proptest::sample::select(Shape::all(&[1, 2, 8, 64], &[1, 3, 7, 64])),
         batches: bool,
+        reads in 0usize..400,
         steps in proptest::collection::vec((0u8..16, any::<u8>(), any::<u8>()), 1..400),
     ) {
         for ours in PAIRS {
-            run(shape, ours, batches, &steps);
+            run(shape, ours, batches, reads, &steps);
         }
     }
 }
@@ -515,13 +522,15 @@ proptest! {
 fn every_queue_goes_around_the_ring_and_its_indices() {
     // Indirect tables have no part in it.
     for shape in Shape::all(&[16], &[5]).into_iter().filter(|shape| !shape.indirect) {
-        for ours in &PAIRS[..3] {
+        for (ours, writes) in PAIRS[..3].iter().flat_map(|ours| [(ours, true), (ours, false)]) {
             let mut world = World::new(shape, *ours, true);
             // The indices of a split queue wrap after 65 536 chains.
             for round in 0..if shape.packed { 300 } else { 8300 } {
                 // As many descriptors as there are: 12, then 4.
-                (0..6).for_each(|i| world.add((round + i) as u8 % 2, 1 + i as u8 % 2, round % 700 + 1));
-                world.add_singles(round.is_multiple_of(2), 4, round % 700 + 1);
+                let buffers = |i: u32| ((round + i) as u8 % 2, 1 + i as u8 % 2);
+                let chain = |i| if writes { buffers(i) } else { (buffers(i).0 + buffers(i).1, 0) };
+                (0..6).for_each(|i| world.add(chain(i).0, chain(i).1, round % 700 + 1));
+                world.add_singles(writes && round.is_multiple_of(2), 4, round % 700 + 1);
                 world.publish_avail();
                 while !world.available.is_empty() {
                     world.take();

@@ -336,6 +336,14 @@ impl Packet {
         prefetch(data.wrapping_add(64));
     }
 
+    /// Prefetches the line behind the linear part, to be written soon. A burst of them is fetched at
+    /// once; stores wait for one line after the other.
+    #[inline]
+    pub fn prefetch_write(&self) {
+        let meta = self.meta();
+        prefetch_write(meta.data.wrapping_add(meta.room.len.into()));
+    }
+
     /// Prefetches the rest of the linear part, to be summed or copied soon.
     #[inline]
     pub fn prefetch_payload(&self) {

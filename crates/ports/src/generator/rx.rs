@@ -185,6 +185,7 @@ impl GenRx {
         let GenRx { plan, flows, super_packet, cache, .. } = self;
         let (plan, flows, mut next) = (&**plan, flows.as_mut_slice(), self.next);
         let mut super_packet = super_packet.as_mut();
+        out.as_slice()[from..].iter().for_each(Packet::prefetch_write);
         for packet in &mut out.as_mut_slice()[from..] {
             let Some(flow) = flows.get_mut(next) else { break };
             let made = match &mut super_packet {

@@ -29,6 +29,11 @@ pub struct Driver<W = Area> {
     /// The next used index to read, and the device's as last loaded.
     next_used: u16,
     used_seen: u16,
+    /// Whether the device writes buffers of chains: if one with such buffers was ever added.
+    writes: bool,
+    /// In order: whether all chains up to `used_seen` are only read by the device. Then their used
+    /// entries tell nothing, and may not be there (2.7.9).
+    counted: bool,
 }
 
 impl<W: RingWords> Driver<W> {
@@ -53,6 +58,8 @@ impl<W: RingWords> Driver<W> {
             published: 0,
             next_used: 0,
             used_seen: 0,
+            writes: false,
+            counted: false,
         };
         driver.zero();
         Ok(driver)
@@ -109,13 +116,14 @@ impl<W: RingWords> Driver<W> {
         {
             self.write(head, addr, split_word(len.get(), flags, 0));
             self.in_flight.add(head, 1, if writable { len.get() } else { 0 });
-            self.areas.driver.store16(avail_entry(avail.wrapping_add(added) & mask), head, Relaxed);
+            self.write_avail(avail.wrapping_add(added) & mask, head);
             head = self.links[usize::from(head)];
             added += 1;
         }
         self.free_head = head;
         self.free -= added;
         self.next_avail = avail.wrapping_add(added);
+        self.writes |= writable;
         added.into()
     }
 
@@ -161,8 +169,19 @@ impl<W: RingWords> Driver<W> {
     fn offer(&mut self, head: u16, slots: u16, writable: u32) {
         self.free -= slots;
         self.in_flight.add(head, slots, writable);
-        self.areas.driver.store16(avail_entry(self.next_avail & (self.size - 1)), head, Relaxed);
+        self.write_avail(self.next_avail & (self.size - 1), head);
         self.next_avail = self.next_avail.wrapping_add(1);
+        self.writes |= writable > 0;
+    }
+
+    /// Writes an entry of the available ring. In order it is mostly the one that lies there: then
+    /// its line stays in the device's cache too.
+    #[inline]
+    fn write_avail(&self, slot: u16, head: u16) {
+        let at = avail_entry(slot);
+        if self.areas.driver.load16(at, Relaxed) != head {
+            self.areas.driver.store16(at, head, Relaxed);
+        }
     }
 
     #[inline]
@@ -220,7 +239,11 @@ impl<W: RingWords> Driver<W> {
             }
             let counted = self.used_seen.wrapping_sub(self.next_used);
             let (run, rest) = out.split_at_mut(out.len().min(counted.into()));
-            let (n, result) = if self.features.in_order { self.take_in_order(run) } else { self.take(run) };
+            let (n, result) = match self.features.in_order {
+                true if self.counted => (self.take_counted(run), Ok(())),
+                true => self.take_in_order(run),
+                false => self.take(run),
+            };
             self.next_used = self.next_used.wrapping_add(n);
             *taken += usize::from(n);
             result?;
@@ -252,7 +275,19 @@ impl<W: RingWords> Driver<W> {
         (taken, result)
     }
 
-    /// The same, in order.
+    /// In order, of chains that the device only reads: no entry is looked at.
+    #[inline]
+    fn take_counted(&mut self, out: &mut [Used]) -> u16 {
+        let (mask, mut freed) = (self.size - 1, 0);
+        for place in &mut *out {
+            let (used, slots) = self.in_flight.take_oldest(|id, slots| id.wrapping_add(slots) & mask);
+            (*place, freed) = (used, freed + slots);
+        }
+        self.free += freed;
+        out.len() as u16
+    }
+
+    /// In order, by the entries.
     #[inline]
     fn take_in_order(&mut self, out: &mut [Used]) -> (u16, Result<(), RingError>) {
         let (mask, next_used) = (self.size - 1, self.next_used);
@@ -283,6 +318,8 @@ impl<W: RingWords> Driver<W> {
         // Acquire: the device wrote buffers and entries before it counted them.
         self.used_seen = self.areas.device.load16(INDEX, Acquire);
         let used = self.used_seen.wrapping_sub(self.next_used);
+        // The index goes on by whole batches, and all chains of these are in flight.
+        self.counted = !self.writes;
         if used > self.in_flight.published() { Err(self.in_flight.broken(RingError::UsedIndex)) } else { Ok(used) }
     }
 
@@ -345,6 +382,7 @@ impl<W: RingWords> Driver<W> {
         (0..size).for_each(|i| self.links[usize::from(i)] = (i + 1) & (size - 1));
         (self.free_head, self.free) = (0, size);
         (self.next_avail, self.published, self.next_used, self.used_seen) = (0, 0, 0, 0);
+        (self.writes, self.counted) = (false, false);
         self.zero();
     }
 }
