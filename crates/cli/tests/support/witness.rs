@@ -271,3 +271,26 @@ fn unseen(socket: &OwnedFd) -> u64 {
     unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, at, &mut len) };
     statistics[1].into()
 }
+
+/// What two witnesses see of one direction: segments by their numbers, equal ones identical.
+fn one_way(left: &[u32], arrived: &[u32]) -> Comparison {
+    let segments =
+        |numbers: &[u32]| Segments::from([((1, 2, [0; 4]), numbers.iter().map(|&n| (n, 1, 0, 0)).collect())]);
+    let one = Seen { left: segments(left), ..Seen::default() };
+    compare(&one, &Seen { arrived: segments(arrived), ..Seen::default() })
+}
+
+#[test]
+fn identical_segments_arrive_in_order_if_some_of_them_can_have_done_so() {
+    let counts = |left: &[u32], arrived: &[u32]| {
+        let Comparison { arrived, lost, overtaken, .. } = one_way(left, arrived);
+        (arrived, lost, overtaken)
+    };
+    assert_eq!(counts(&[1, 2, 3], &[1, 2, 3]), (3, 0, 0));
+    assert_eq!(counts(&[1, 2, 3], &[1, 3, 2]), (3, 0, 1));
+    assert_eq!(counts(&[1, 2, 3], &[3]), (1, 2, 0), "a lost segment overtakes nothing");
+    assert_eq!(counts(&[1, 2, 1], &[2, 1]), (2, 1, 0), "the first was lost, and the second one is the last");
+    assert_eq!(counts(&[1, 2, 1, 3], &[2, 3, 1]), (3, 1, 1), "3 left behind both");
+    let first = one_way(&[1, 2, 1], &[2, 1, 1]).first_overtaken.expect("two arrived behind 2, one left behind it");
+    assert_eq!((first.segment.0, first.by.0), (0, 2));
+}

@@ -4,6 +4,8 @@
 use super::PortError;
 use crate::offload::Offloads;
 use crate::packet::MAX_CHUNKS;
+use crate::pool::PoolConfig;
+use crate::region::Backing;
 use std::borrow::Cow;
 use towpath_wire::offload::LinkKind;
 
@@ -152,22 +154,37 @@ pub enum Spacing {
     InPages,
 }
 
-impl Spacing {
-    /// The length of a chunk that serves ports of these wishes: `chunk`, or one line more.
+impl PoolConfig {
+    /// With the memory and the chunks that ports wish for which have a pool of it in common: a
+    /// memfd, if another process maps it, and chunks that are a line longer, where [`Spacing`]
+    /// gains by it.
     ///
     /// ```
-    /// use towpath_packet::port::Spacing;
-    /// assert_eq!(Spacing::chunk([Spacing::Any, Spacing::Spread], 2048), 2112);
-    /// assert_eq!(Spacing::chunk([Spacing::InPages, Spacing::Spread], 2048), 2048);
+    /// use towpath_packet::port::{Info, Layer, Spacing};
+    /// use towpath_packet::{Backing, PoolConfig};
+    ///
+    /// let vm = Info::new("vhost:/run/vm0.sock", Layer::Ethernet, 1500).with_spacing(Spacing::Spread);
+    /// let nic = Info::new("e1000e:vfio=0000:05:00.0", Layer::Ethernet, 1500).with_spacing(Spacing::InPages);
+    /// assert_eq!(PoolConfig::default().for_ports([&vm]).chunk, 2112);
+    /// assert_eq!(PoolConfig::default().for_ports([&vm, &nic]).chunk, 2048);
+    ///
+    /// let back_end_elsewhere = vm.with_shared_memory(true);
+    /// assert_eq!(PoolConfig::default().for_ports([&nic, &back_end_elsewhere]).backing, Backing::Memfd);
     /// ```
     #[must_use]
-    pub fn chunk(wishes: impl IntoIterator<Item = Spacing>, chunk: usize) -> usize {
+    pub fn for_ports<'a>(mut self, ports: impl IntoIterator<Item = &'a Info>) -> PoolConfig {
         let (mut spread, mut in_pages) = (false, false);
-        for wish in wishes {
-            spread |= wish == Spacing::Spread;
-            in_pages |= wish == Spacing::InPages;
+        for info in ports {
+            spread |= info.spacing == Spacing::Spread;
+            in_pages |= info.spacing == Spacing::InPages;
+            if info.shares_memory {
+                self.backing = Backing::Memfd;
+            }
         }
-        if spread && !in_pages && chunk.is_multiple_of(2048) { chunk + LINE } else { chunk }
+        if spread && !in_pages && self.chunk.is_multiple_of(2048) {
+            self.chunk += LINE;
+        }
+        self
     }
 }
 

@@ -24,7 +24,7 @@ use towpath_engine::idle::Idle;
 use towpath_engine::report::Meter;
 use towpath_engine::route::Limit;
 use towpath_packet::port::{Layer, Port};
-use towpath_packet::{Offloads, PoolConfig};
+use towpath_packet::{Offloads, Pool, PoolConfig};
 
 /// Caches of a pool: each worker has some for each port, and ports are attached later.
 const MAX_CACHES: usize = 1024;
@@ -178,7 +178,7 @@ impl Bridge {
             return refuse("max-entries", self.max_entries.to_string(), rule);
         }
         self.check_rules()?;
-        let pool = plan.pool_for(&infos.iter().collect::<Vec<_>>())?;
+        let pool = Pool::new(plan.pool.for_ports(&infos))?;
         let meter = Meter::new(Vec::new(), pool.clone());
         let (controls, ends) = (PortControls::default(), PortEnds::default());
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));

@@ -65,8 +65,8 @@ use towpath_engine::route::{Limit, RouteConfig};
 use towpath_engine::rules::{Classifier, PortSide, RuleError};
 use towpath_engine::tee::TeeSlot;
 use towpath_engine::worker::WorkerConfig;
-use towpath_packet::port::{Edge, Info, Layer, Port, PortError, Queues, RxQueue, Spacing, Start, TxQueue};
-use towpath_packet::{Backing, Floors, Offloads, Pool, PoolConfig, PoolError};
+use towpath_packet::port::{Edge, Info, Layer, Port, PortError, Queues, RxQueue, Start, TxQueue};
+use towpath_packet::{Floors, Offloads, Pool, PoolConfig, PoolError};
 
 /// Interval of rebalancing.
 const REBALANCE: Duration = Duration::from_millis(100);
@@ -328,7 +328,7 @@ impl Forward {
         let layer = common_layer(&a_info, &b_info)?;
         self.check(&a_info, &b_info)?;
         self.check_rules(layer)?;
-        let pool = self.pool_for(&[&a_info, &b_info])?;
+        let pool = Pool::new(self.pool.for_ports([&a_info, &b_info]))?;
         let controls = [(&a, &a_info), (&b, &b_info)];
         let controls =
             controls.into_iter().filter_map(|(port, info)| Some((info.name.clone(), port.control()?))).collect();
@@ -369,15 +369,6 @@ impl Forward {
         Ok(Ready::new(self, threads, meter, observed, table, ends, needs))
     }
 
-    /// The pool of these ports. Memory that another process maps lies in a file. Chunks are a line
-    /// longer where ports [gain by it](Spacing).
-    fn pool_for(&self, ports: &[&Info]) -> Result<Pool, PoolError> {
-        let shared = ports.iter().any(|info| info.shares_memory);
-        let config = if shared { self.pool.backing(Backing::Memfd) } else { self.pool };
-        let chunk = Spacing::chunk(ports.iter().map(|info| info.spacing), config.chunk);
-        Pool::new(config.chunk(chunk))
-    }
-
     /// Starts a port and workers that reflect its packets: frames with their Ethernet addresses
     /// swapped, IP packets (of a `tun`) with addresses and ports swapped (see
     /// [`reflect`](towpath_engine::reflect)). Each worker runs a queue of the port; lanes and GRO
@@ -405,7 +396,7 @@ impl Forward {
         let layer = common_layer(&info, &info)?;
         self.check(&info, &info)?;
         self.check_rules(layer)?;
-        let pool = self.pool_for(&[&info])?;
+        let pool = Pool::new(self.pool.for_ports([&info]))?;
         let controls = port.control().map(|control| (info.name.clone(), control)).into_iter().collect();
         let edge = port.edge();
         let accept = info.tx_offloads.and(self.gso.allows());

@@ -51,7 +51,7 @@ use towpath_engine::route::{Route, RouteConfig};
 use towpath_engine::tee::{TeeGuard, TeeReader, TeeRx, TeeSlot, TeeSlots};
 use towpath_engine::worker::{StopSignal, Worker, WorkerConfig};
 use towpath_packet::port::{Layer, Needs, Port, Queues, Start, State, TxQueue};
-use towpath_packet::{Backing, Counters, Direction, Offloads, Pool, PoolConfig};
+use towpath_packet::{Counters, Direction, Offloads, Pool, PoolConfig};
 use towpath_sys::lock;
 
 /// Buffers of a tee to a port.
@@ -225,8 +225,7 @@ impl Teeable {
             return Err(TeeError::Value { option: "tee", value: info.name, rule });
         }
         let failed = |error: String| TeeError::Os(std::io::Error::other(format!("{}: {error}", info.name)));
-        let pool = PoolConfig::default().capacity(BUFFERS);
-        let pool = if info.shares_memory { pool.backing(Backing::Memfd) } else { pool };
+        let pool = PoolConfig::default().capacity(BUFFERS).for_ports([&info]);
         let pool = Pool::new(pool).map_err(|error| failed(error.to_string()))?;
         let needs = port.needs();
         let start = Start { pool: pool.clone(), queues: 1, accept: Offloads::NONE };

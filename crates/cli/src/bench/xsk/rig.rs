@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use towpath::engine::route::{Route, RouteConfig};
 use towpath::model::e1000e::Device;
 use towpath::packet::port::{Port, PortControl, Queues, RxQueue, Start};
-use towpath::packet::{Backing, Counters, Direction, Offloads, Pool, PoolConfig};
+use towpath::packet::{Counters, Direction, Offloads, Pool, PoolConfig};
 use towpath::ports::sock::{self, Transmit};
 use towpath::{AnyPort, AnyRx, AnyTx};
 use towpath_client::Umem;
@@ -96,8 +96,7 @@ impl Rig {
         args: &BenchXsk,
     ) -> Result<Rig, Box<dyn Error>> {
         let Opened { port, far, back_end, device, namespace } = egress.open(place)?;
-        let config = PoolConfig::default();
-        let pool = Pool::new(if port.info().shares_memory { config.backing(Backing::Memfd) } else { config })?;
+        let pool = Pool::new(PoolConfig::default().for_ports([port.info()]))?;
         let path = path();
         let mut config = sock::Config::new(&path);
         config.transmit = transmit;

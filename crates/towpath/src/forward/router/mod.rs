@@ -48,7 +48,7 @@ use towpath_engine::route::Limit;
 use towpath_engine::router::neighbour::{Key, NeighbourConfig, Neighbours, Outcome, Resolver, State};
 use towpath_engine::router::{self, Interface, Publisher, RouterConfig, RouterPort};
 use towpath_packet::port::{Layer, Needs, Port};
-use towpath_packet::{Direction, Offloads, PoolConfig};
+use towpath_packet::{Direction, Offloads, Pool, PoolConfig};
 
 pub(super) type AnyRouterHub = Hub<AnyRx, AnyTx, router::Router>;
 
@@ -268,7 +268,7 @@ impl Router {
         }
         let shown = if controls > 0 { Vec::new() } else { with_connected(&interfaces, &self.routes) };
         let fib = Publisher::new(fib_of(&interfaces, &shown)?);
-        let pool = plan.pool_for(&infos.iter().collect::<Vec<_>>())?;
+        let pool = Pool::new(plan.pool.for_ports(&infos))?;
         let limit = self.count.map(|n| Arc::new(Limit::new(n)));
         let (mut hubs, mut own) = (Vec::new(), Vec::new());
         for _ in 0..self.workers.max(1) {
