@@ -90,11 +90,13 @@ impl<W: RingWords> Driver<W> {
     /// [`reset`](Driver::reset).
     #[inline]
     pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
-        // A chain of a batch needs no look at the ring, nor a way through arrays.
-        if let Self::Packed(queue) = self
-            && let Some(used) = queue.next_of_batch()
-        {
-            return Ok(Some(used));
+        // A chain that is known to be used needs no look at the ring, nor a way through arrays.
+        let known = match self {
+            Self::Split(queue) => queue.next_counted(),
+            Self::Packed(queue) => queue.next_of_batch(),
+        };
+        if known.is_some() {
+            return Ok(known);
         }
         let mut used = [Used { id: 0, len: 0 }];
         let (n, result) = self.take_used(&mut used);

@@ -179,7 +179,7 @@ impl<W: RingWords> Driver<W> {
     #[inline]
     fn write_avail(&self, slot: u16, head: u16) {
         let at = avail_entry(slot);
-        if self.areas.driver.load16(at, Relaxed) != head {
+        if !self.features.in_order || self.areas.driver.load16(at, Relaxed) != head {
             self.areas.driver.store16(at, head, Relaxed);
         }
     }
@@ -275,6 +275,18 @@ impl<W: RingWords> Driver<W> {
         (taken, result)
     }
 
+    /// The next one of the chains that the index counts, if there is one.
+    #[inline]
+    pub(crate) fn next_counted(&mut self) -> Option<Used> {
+        let mut used = [Used { id: 0, len: 0 }];
+        if !self.counted || self.used_seen == self.next_used {
+            return None;
+        }
+        self.next_used = self.next_used.wrapping_add(self.take_counted(&mut used));
+        let [used] = used;
+        Some(used)
+    }
+
     /// In order, of chains that the device only reads: no entry is looked at.
     #[inline]
     fn take_counted(&mut self, out: &mut [Used]) -> u16 {
@@ -318,9 +330,13 @@ impl<W: RingWords> Driver<W> {
         // Acquire: the device wrote buffers and entries before it counted them.
         self.used_seen = self.areas.device.load16(INDEX, Acquire);
         let used = self.used_seen.wrapping_sub(self.next_used);
+        if used > self.in_flight.published() {
+            self.counted = false;
+            return Err(self.in_flight.broken(RingError::UsedIndex));
+        }
         // The index goes on by whole batches, and all chains of these are in flight.
-        self.counted = !self.writes;
-        if used > self.in_flight.published() { Err(self.in_flight.broken(RingError::UsedIndex)) } else { Ok(used) }
+        self.counted = self.features.in_order && !self.writes;
+        Ok(used)
     }
 
     /// A used entry: id and length.
