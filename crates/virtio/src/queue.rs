@@ -90,17 +90,15 @@ impl<W: RingWords> Driver<W> {
     /// [`reset`](Driver::reset).
     #[inline]
     pub fn next_used(&mut self) -> Result<Option<Used>, RingError> {
-        // A chain that is known to be used needs no look at the ring, nor a way through arrays.
-        let known = match self {
-            Self::Split(queue) => queue.next_counted(),
-            Self::Packed(queue) => queue.next_of_batch(),
-        };
-        if known.is_some() {
-            return Ok(known);
-        }
-        let mut used = [Used { id: 0, len: 0 }];
-        let (n, result) = self.take_used(&mut used);
-        result.map(|()| if n == 0 { None } else { Some(used[0]) })
+        either!(self, queue => {
+            // A chain that is known to be used needs no look at the ring, nor a way through arrays.
+            if let Some(used) = queue.next_known() {
+                return Ok(Some(used));
+            }
+            let mut used = [Used { id: 0, len: 0 }];
+            let (n, result) = queue.take_used(&mut used);
+            result.map(|()| if n == 0 { None } else { Some(used[0]) })
+        })
     }
 
     /// Used chains, as [`next_used`](Driver::next_used) returns them, into the first places of

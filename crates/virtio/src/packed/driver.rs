@@ -197,7 +197,7 @@ impl<W: RingWords> Driver<W> {
 
     /// In order: the next chain of a used descriptor that stands for several.
     #[inline]
-    pub(crate) fn next_of_batch(&mut self) -> Option<Used> {
+    pub(crate) fn next_known(&mut self) -> Option<Used> {
         let size = self.size;
         let (used, slots) = self.in_flight.next(|id, _| following(id, size))?;
         self.next_used = self.next_used.ahead(slots, size);

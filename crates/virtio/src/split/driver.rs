@@ -277,7 +277,7 @@ impl<W: RingWords> Driver<W> {
 
     /// The next one of the chains that the index counts, if there is one.
     #[inline]
-    pub(crate) fn next_counted(&mut self) -> Option<Used> {
+    pub(crate) fn next_known(&mut self) -> Option<Used> {
         let mut used = [Used { id: 0, len: 0 }];
         if !self.counted || self.used_seen == self.next_used {
             return None;
