@@ -103,9 +103,10 @@ pub fn answerable(packet: &[u8], problem: Problem) -> Option<IpAddr> {
             return None;
         }
         if header.protocol() == protocol::ICMP {
-            // Without a type it could be an error.
+            // Without a type it could be an error. Advertisements and solicitations of routers (9
+            // and 10, RFC 1256) stay on their link: as in Linux, no error is about one that does not.
             let kind = *packet.get(header.header_len())?;
-            let is_request = matches!(kind, 0 | 8 | 9 | 10 | 13..=18);
+            let is_request = matches!(kind, 0 | 8 | 13..=18);
             return is_request.then_some(src.into());
         }
         return Some(src.into());
@@ -347,7 +348,9 @@ mod tests {
         assert!(!answered(&v4_packet(17, 0x2001, one, &[0; 8])));
         assert!(!answered(&v4_packet(17, 0, [224, 0, 0, 9], &[0; 8])));
         assert!(!answered(&v4_packet(17, 0, [255; 4], &[0; 8])));
-        for (kind, may) in [(0, true), (3, false), (5, false), (8, true), (11, false), (12, false), (200, false)] {
+        for (kind, may) in
+            [(0, true), (3, false), (5, false), (8, true), (9, false), (11, false), (12, false), (200, false)]
+        {
             assert_eq!(answered(&v4_packet(1, 0, one, &[kind, 0, 0, 0, 0, 0, 0, 0])), may, "type {kind}");
         }
         assert!(!answered(&v4_packet(1, 0, one, &[])));
