@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Packets of a turn that are a burst.
 const BURST: usize = 32;
-/// Turns in a row that find nothing and leave a gap. Whoever sends nothing for so long is not at
-/// work on a burst.
+/// Turns in a row that find nothing and leave a gap. A side that sends nothing for so long is not
+/// writing a burst.
 const MAX_GAPS: u32 = 4;
 /// A third of the time that DPDK takes to send a burst, and a little more than the whole of it.
 const SHORT: Duration = Duration::from_nanos(400);

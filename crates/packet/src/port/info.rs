@@ -163,13 +163,15 @@ impl PoolConfig {
     /// use towpath_packet::port::{Info, Layer, Spacing};
     /// use towpath_packet::{Backing, PoolConfig};
     ///
-    /// let vm = Info::new("vhost:/run/vm0.sock", Layer::Ethernet, 1500).with_spacing(Spacing::Spread);
-    /// let nic = Info::new("e1000e:vfio=0000:05:00.0", Layer::Ethernet, 1500).with_spacing(Spacing::InPages);
-    /// assert_eq!(PoolConfig::default().for_ports([&vm]).chunk, 2112);
-    /// assert_eq!(PoolConfig::default().for_ports([&vm, &nic]).chunk, 2048);
+    /// let port = |name| Info::new(name, Layer::Ethernet, 1500);
+    /// let vm = port("vhost:/run/vm0.sock").with_spacing(Spacing::Spread);
+    /// let nic = port("e1000e:vfio=0000:05:00.0").with_spacing(Spacing::InPages);
+    /// let pool = PoolConfig::default();
+    /// assert_eq!(pool.for_ports([&vm]).chunk, 2112);
+    /// assert_eq!(pool.for_ports([&vm, &nic]).chunk, 2048);
     ///
-    /// let back_end_elsewhere = vm.with_shared_memory(true);
-    /// assert_eq!(PoolConfig::default().for_ports([&nic, &back_end_elsewhere]).backing, Backing::Memfd);
+    /// let back_end = port("virtio:user=/run/vhost.sock").with_shared_memory(true);
+    /// assert_eq!(pool.for_ports([&nic, &back_end]).backing, Backing::Memfd);
     /// ```
     #[must_use]
     pub fn for_ports<'a>(mut self, ports: impl IntoIterator<Item = &'a Info>) -> PoolConfig {

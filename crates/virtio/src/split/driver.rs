@@ -239,10 +239,12 @@ impl<W: RingWords> Driver<W> {
             }
             let counted = self.used_seen.wrapping_sub(self.next_used);
             let (run, rest) = out.split_at_mut(out.len().min(counted.into()));
-            let (n, result) = match self.features.in_order {
-                true if self.counted => (self.take_counted(run), Ok(())),
-                true => self.take_in_order(run),
-                false => self.take(run),
+            let (n, result) = if self.counted {
+                (self.take_counted(run), Ok(()))
+            } else if self.features.in_order {
+                self.take_in_order(run)
+            } else {
+                self.take(run)
             };
             self.next_used = self.next_used.wrapping_add(n);
             *taken += usize::from(n);
@@ -278,21 +280,21 @@ impl<W: RingWords> Driver<W> {
     /// The next one of the chains that the index counts, if there is one.
     #[inline]
     pub(crate) fn next_known(&mut self) -> Option<Used> {
-        let mut used = [Used { id: 0, len: 0 }];
         if !self.counted || self.used_seen == self.next_used {
             return None;
         }
-        self.next_used = self.next_used.wrapping_add(self.take_counted(&mut used));
-        let [used] = used;
+        let (used, slots) = self.in_flight.take_oldest(following(self.size));
+        self.next_used = self.next_used.wrapping_add(1);
+        self.free += slots;
         Some(used)
     }
 
     /// In order, of chains that the device only reads: no entry is looked at.
     #[inline]
     fn take_counted(&mut self, out: &mut [Used]) -> u16 {
-        let (mask, mut freed) = (self.size - 1, 0);
+        let (following, mut freed) = (following(self.size), 0);
         for place in &mut *out {
-            let (used, slots) = self.in_flight.take_oldest(|id, slots| id.wrapping_add(slots) & mask);
+            let (used, slots) = self.in_flight.take_oldest(following);
             (*place, freed) = (used, freed + slots);
         }
         self.free += freed;
@@ -303,7 +305,7 @@ impl<W: RingWords> Driver<W> {
     #[inline]
     fn take_in_order(&mut self, out: &mut [Used]) -> (u16, Result<(), RingError>) {
         let (mask, next_used) = (self.size - 1, self.next_used);
-        let following = |id: u16, slots| id.wrapping_add(slots) & mask;
+        let following = following(self.size);
         let (mut taken, mut freed, mut result) = (0, 0, Ok(()));
         for place in out {
             let next = if self.in_flight.in_batch() {
@@ -401,4 +403,10 @@ impl<W: RingWords> Driver<W> {
         (self.writes, self.counted) = (false, false);
         self.zero();
     }
+}
+
+/// In order: the id behind that of a chain of so many descriptors, in a circle.
+#[inline]
+fn following(size: u16) -> impl Fn(u16, u16) -> u16 + Copy {
+    move |id, slots| id.wrapping_add(slots) & (size - 1)
 }
