@@ -1,4 +1,7 @@
 //! The threads of this process, as `/proc/self/task` lists them.
+//!
+//! Some of them may be the kernel's: since Linux 6.4 those of vhost are threads of the process that
+//! uses it, as those of io_uring are. They take no signals and make no system calls.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -6,7 +9,7 @@ use std::io;
 /// A thread's number, and the clock tick since boot at which it was started: numbers are reused.
 type Thread = (libc::pid_t, u64);
 
-/// The threads of this process at a moment.
+/// The threads that run code of this process, at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Threads(BTreeSet<Thread>);
 
@@ -21,7 +24,7 @@ impl Threads {
     /// # Errors
     /// Those of reading `/proc/self/task`: `NotFound` if `/proc` is not mounted.
     pub fn now() -> io::Result<Threads> {
-        list_all(list, started)
+        list_all(list, look)
     }
 
     /// The numbers of those that are not among `before`.
@@ -34,13 +37,17 @@ impl Threads {
 /// the next, and may skip some if the one that it has reached ends.
 fn list_all(
     list: impl Fn() -> io::Result<Vec<libc::pid_t>>,
-    started: impl Fn(libc::pid_t) -> io::Result<Option<u64>>,
+    look: impl Fn(libc::pid_t) -> io::Result<Option<Found>>,
 ) -> io::Result<Threads> {
     loop {
         let numbers = list()?;
-        let threads = numbers.iter().map(|&number| Ok(started(number)?.map(|at| (number, at))));
-        if let Some(threads) = threads.collect::<io::Result<Option<_>>>()? {
-            return Ok(Threads(threads));
+        let threads = numbers.iter().map(|&number| Ok(look(number)?.map(|found| (number, found))));
+        if let Some(threads) = threads.collect::<io::Result<Option<Vec<_>>>>()? {
+            let own = |(number, found)| match found {
+                Found::Own(started) => Some((number, started)),
+                Found::Kernels => None,
+            };
+            return Ok(Threads(threads.into_iter().filter_map(own).collect()));
         }
     }
 }
@@ -51,20 +58,54 @@ fn list() -> io::Result<Vec<libc::pid_t>> {
     Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 
-/// When a thread was started; `None` if it has ended.
-fn started(number: libc::pid_t) -> io::Result<Option<u64>> {
-    match std::fs::read(format!("/proc/self/task/{number}/stat")) {
-        Ok(stat) => start_time(&stat).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+/// A thread that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// It was started at this clock tick, and runs code of this process.
+    Own(u64),
+    /// It never leaves the kernel.
+    Kernels,
+}
+
+/// Looks at a thread; `None` if it has ended.
+fn look(number: libc::pid_t) -> io::Result<Option<Found>> {
+    let Some(stat) = read(number, "stat")? else { return Ok(None) };
+    let (flags, started) = parse(&stat).ok_or(io::ErrorKind::InvalidData)?;
+    if flags & PF_USER_WORKER == 0 {
+        return Ok(Some(Found::Own(started)));
+    }
+    // The flag had another meaning before Linux 6.4, and the kernel promises none.
+    let Some(status) = read(number, "status")? else { return Ok(None) };
+    Ok(Some(if blocks_everything(&status) { Found::Kernels } else { Found::Own(started) }))
+}
+
+fn read(number: libc::pid_t, file: &str) -> io::Result<Option<Vec<u8>>> {
+    match std::fs::read(format!("/proc/self/task/{number}/{file}")) {
+        Ok(bytes) => Ok(Some(bytes)),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Field 22 of `proc_pid_stat(5)`. Field 2 is a name in parentheses, of any bytes.
-fn start_time(stat: &[u8]) -> Option<u64> {
+/// A thread that the kernel has made of one of the process (Linux `include/linux/sched.h`).
+const PF_USER_WORKER: u64 = 0x4000;
+
+/// Flags and start: fields 9 and 22 of `proc_pid_stat(5)`. Field 2 is a name in parentheses, of any
+/// bytes.
+fn parse(stat: &[u8]) -> Option<(u64, u64)> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let fields = str::from_utf8(&stat[after_name..]).ok()?;
-    fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+    let mut fields = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
+    let flags = fields.nth(9 - 3)?.parse().ok()?;
+    Some((flags, fields.nth(22 - 10)?.parse().ok()?))
+}
+
+/// Whether a thread blocks every signal that can be blocked, those included which the C library
+/// keeps for itself: a line of `proc_pid_status(5)`.
+fn blocks_everything(status: &[u8]) -> bool {
+    let bit = |signal: libc::c_int| 1u64 << (signal - 1);
+    let blocked = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"SigBlk:"));
+    let blocked = blocked.and_then(|digits| u64::from_str_radix(str::from_utf8(digits).ok()?.trim(), 16).ok());
+    blocked == Some(!(bit(libc::SIGKILL) | bit(libc::SIGSTOP)))
 }
 
 #[cfg(test)]
@@ -111,16 +152,29 @@ mod tests {
     fn a_listing_is_made_again_if_a_thread_has_ended_meanwhile_because_others_may_be_skipped() {
         let listings = RefCell::new(vec![vec![1, 3, 4], vec![1, 2]]);
         let list = || Ok(listings.borrow_mut().pop().unwrap());
-        let threads = list_all(list, |number| Ok((number != 2).then_some(100))).unwrap();
-        assert_eq!(threads, Threads(BTreeSet::from([(1, 100), (3, 100), (4, 100)])));
+        let look = |number| match number {
+            2 => Ok(None),
+            4 => Ok(Some(Found::Kernels)),
+            _ => Ok(Some(Found::Own(100))),
+        };
+        let threads = list_all(list, look).unwrap();
+        assert_eq!(threads, Threads(BTreeSet::from([(1, 100), (3, 100)])));
         let refused = list_all(|| Ok(vec![1]), |_| Err(io::ErrorKind::PermissionDenied.into()));
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[test]
-    fn the_time_of_a_thread_is_found_whatever_its_name_is() {
-        let stat = b"7 (a) b (\xff)) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
-        assert_eq!(start_time(stat), Some(4711));
-        assert_eq!((start_time(b""), start_time(b"7 (a) S 1")), (None, None));
+    fn the_flags_and_the_time_of_a_thread_are_found_whatever_its_name_is() {
+        let stat = b"7 (a) b (\xff)) S 1 2 3 4 5 16448 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
+        assert_eq!(parse(stat), Some((0x4040, 4711)));
+        assert_eq!((parse(b""), parse(b"7 (a) S 1")), (None, None));
+    }
+
+    /// Lines of Linux 7.3, of a thread of vhost and of another one.
+    #[test]
+    fn a_thread_of_the_kernel_blocks_all_signals_that_can_be_blocked() {
+        let status = |line: &str| blocks_everything(format!("Name:\tx\n{line}\nSigCgt:\t0\n").as_bytes());
+        assert!(status("SigBlk:\tfffffffffffbfeff"));
+        assert!(!status("SigBlk:\t0000000000000000") && !status("SigBlk:\tfffffffe7ffbfeff") && !status(""));
     }
 }
