@@ -75,6 +75,8 @@ const BPF_LINK_CREATE: Value = Is(28);
 const TUNGETDEVNETNS: Value = Is(0x54e3);
 /// `VFIO_TYPE`, of all requests of VFIO and iommufd.
 const VFIO: Value = Bits(0xff00, 0x3b00);
+/// `VHOST_VIRTIO`, of all requests of vhost.
+const VHOST: Value = Bits(0xff00, 0xaf00);
 /// The type of all requests of `towpath_bus::platform::abi`.
 const PLATFORM: Value = Bits(0xff00, 0xc500);
 
@@ -210,6 +212,9 @@ pub(crate) fn of(group: Calls) -> &'static [Call] {
         Calls::Tun => calls! {
             SYS_ioctl if "TUNGETIFF, TUNSETOFFLOAD, TUNSETSTEERINGEBPF, TUNGETDEVNETNS": 1
                 [Is(TUNGETIFF as u32), Is(TUNSETOFFLOAD as u32), Is(TUNSETSTEERINGEBPF as u32), TUNGETDEVNETNS],
+        },
+        Calls::VhostNet => calls! {
+            SYS_ioctl if "of vhost-net": 1 [VHOST],
         },
         Calls::Xdp => calls! {
             SYS_socket if "AF_XDP": 0 [Is(AF_XDP as u32)],

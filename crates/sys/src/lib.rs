@@ -28,6 +28,7 @@
 //!                route_socket dumps and notifications of routes           rtnetlink
 //!                netns        run a closure in another network namespace
 //!                tun          TUN/TAP devices                             ioctl on /dev/net/tun
+//!                vhost_net    virtqueues that the kernel moves to a tap   ioctl on /dev/vhost-net
 //!   the kernel   bpf          programs that run on packets, and maps
 //!                host         version, clocks
 //!                klog         the kernel's log
@@ -81,6 +82,7 @@ pub mod tun;
 pub mod udp;
 pub mod uio;
 pub mod unix_socket;
+pub mod vhost_net;
 pub mod xsk;
 
 pub use aio::Signaller;

@@ -152,6 +152,18 @@ pub fn set_header_len(queue: &File, len: usize) -> io::Result<()> {
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETVNETHDRSZ, &len) }).map(drop)
 }
 
+/// Makes the header in front of every packet little-endian, as that of virtio 1 is.
+///
+/// # Errors
+/// The error of the ioctl.
+pub fn set_header_little_endian(queue: &File) -> io::Result<()> {
+    /// `_IOW('T', 220, int)`.
+    const TUNSETVNETLE: libc::Ioctl = 0x4004_54dc;
+    let on: libc::c_int = 1;
+    // SAFETY: TUNSETVNETLE reads one int.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), TUNSETVNETLE, &on) }).map(drop)
+}
+
 /// Sets the offloads that the kernel may hand over (`TUN_F_*`), for all queues of the device.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! A port of any kind by its URI: one enum, one match per batch.
 
 use crate::port_wire::PortWire;
-use crate::{cpsw, e1000e, pci, virtio};
+use crate::{cpsw, e1000e, pci, tap, virtio};
 use std::sync::Arc;
 use towpath_bus::platform::PlatformBus;
 use towpath_bus::qtest::QtestBus;
@@ -12,7 +12,7 @@ use towpath_model::e1000e::ModelBus;
 use towpath_model::virtio::VirtioBus;
 use towpath_nic::cpsw::CpswPort;
 use towpath_nic::e1000e::E1000e;
-use towpath_nic::virtio::{PciTransport, UserTransport, VirtioNet};
+use towpath_nic::virtio::{PciTransport, UserTransport, VhostNetTransport, VirtioNet};
 use towpath_packet::port::{Calls, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Start, Started};
 use towpath_packet::{delegate_rx_queue, delegate_tx_queue};
 use towpath_ports::kind::{Kind, did_you_mean};
@@ -142,6 +142,8 @@ any_port! {
     Pcap: pcap::PcapPort,
     /// `sock:`
     Sock: sock::SockPort,
+    /// `tap:` with `vhost=`
+    TapVhost: Box<VirtioNet<VhostNetTransport>>,
     /// `tap:` and `tun:`
     Tun: tun::TunPort,
     /// `veth:`
@@ -329,7 +331,7 @@ impl Opener {
                     }
                 }
             }
-            "tap" | "tun" => tun::open(tun::Config::from_uri(uri)?).map(AnyPort::Tun),
+            "tap" | "tun" => tap::open(uri),
             _ => Err(unknown_kind(uri)),
         }
     }

@@ -28,6 +28,7 @@ mod forward;
 mod pci;
 mod port_check;
 mod port_wire;
+mod tap;
 pub mod tee;
 pub mod virtio;
 

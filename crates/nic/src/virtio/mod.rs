@@ -9,13 +9,15 @@
 //!                                                 ├─ Device ┤
 //!  VirtioTx ─ TxRing: Driver │ slots │ DmaMapper ─┘         ├─ ResetGroup  agreed reset, end
 //!                                                           └─ Transport ─┬─ PCI, over any bus
-//!                                                                         └─ vhost-user
+//!                                                                         ├─ vhost-user
+//!                                                                         └─ vhost-net
 //! ```
 //!
 //! | file | idea |
 //! |---|---|
 //! | `transport` | [`Transport`]: what the driver needs of a device |
 //! | `user/` | [`UserTransport`]: a back end in another process, by vhost-user |
+//! | `vhost_net/` | [`VhostNetTransport`]: the kernel, between the rings and a tap |
 //! | `pci/` | [`PciTransport`]: a PCI function, over any bus |
 //! | `features` | feature bits, and what they mean for packets |
 //! | `memory` | the memory of all rings |
@@ -52,6 +54,7 @@ mod rx;
 mod transport;
 mod tx;
 mod user;
+mod vhost_net;
 
 pub use crate::common::copybreak::{Copybreak, RxCounts};
 pub use crate::common::error::OpenError;
@@ -60,9 +63,10 @@ pub use config::{Config, ConfigError};
 pub use control::{Control, Faults};
 pub use pci::{DEVICES, PciConfig, PciTransport};
 pub use rx::VirtioRx;
-pub use transport::{Condition, QueueSetup, Transport};
+pub use transport::{Condition, Peer, QueueSetup, Transport};
 pub use tx::VirtioTx;
 pub use user::{UserConfig, UserDma, UserTransport};
+pub use vhost_net::{Tap, VhostNetDma, VhostNetFiles, VhostNetTransport};
 
 use crate::common::error::{StartError, bus_error, input, os_error};
 use crate::common::memory::DeviceMemory;
@@ -75,7 +79,7 @@ use memory::{QueueMemory, QueuePlan, RingMemory, RingsError};
 use rx::{RxChains, RxParts, RxRing, RxRules};
 use std::sync::{Arc, Weak};
 use towpath_bus::{BusError, DmaPolicy, Domain};
-use towpath_packet::port::{Ability, Info, Layer, Needs, Port, PortControl, PortError, Queues, Spacing, Start};
+use towpath_packet::port::{Ability, Edge, Info, Layer, Needs, Port, PortControl, PortError, Queues, Spacing, Start};
 use towpath_packet::{Direction, Offloads};
 use towpath_sys::Epoll;
 use towpath_wire::ethernet::Mac;
@@ -95,6 +99,7 @@ pub struct VirtioNet<T: Transport> {
     config: Config,
     control: Control,
     needs: Needs,
+    edge: Option<Arc<dyn Edge>>,
 }
 
 impl<T: Transport> VirtioNet<T> {
@@ -102,6 +107,18 @@ impl<T: Transport> VirtioNet<T> {
     #[must_use]
     pub fn with_needs(self, needs: Needs) -> VirtioNet<T> {
         VirtioNet { needs, ..self }
+    }
+
+    /// With counters of what is lost beyond its device.
+    #[must_use]
+    pub fn with_edge(self, edge: Arc<dyn Edge>) -> VirtioNet<T> {
+        VirtioNet { edge: Some(edge), ..self }
+    }
+
+    /// With what is known of the port besides what its device offers.
+    #[must_use]
+    pub fn with_info(self, add: impl FnOnce(Info) -> Info) -> VirtioNet<T> {
+        VirtioNet { info: add(self.info), ..self }
     }
 
     /// Reads what the device offers. `name` becomes [`Info::name`].
@@ -134,7 +151,8 @@ impl<T: Transport> VirtioNet<T> {
             let mut bytes = [0; 2];
             (bits & feature != 0 && transport.config(at, &mut bytes)).then(|| u16::from_le_bytes(bytes))
         };
-        let pairs = if bits & features::MQ == 0 && !T::RECONNECTS { 1 } else { transport.pairs() };
+        let commanded = T::PEER == Peer::Device;
+        let pairs = if bits & features::MQ == 0 && commanded { 1 } else { transport.pairs() };
         let pairs = word(PAIRS_AT, features::MQ).map_or(pairs, |most| most.min(pairs)).max(1);
         if config.queues > pairs {
             let rule = format!("must be at most {pairs}: the device has no more{}", T::MORE_PAIRS);
@@ -144,11 +162,10 @@ impl<T: Transport> VirtioNet<T> {
         config.mtu = word(MTU_AT, features::MTU).map_or(config.mtu, |mtu| mtu.clamp(68, config.mtu.max(68)));
         let mut mac = Mac::default();
         let known = bits & features::MAC != 0 && transport.config(MAC_AT, &mut mac);
-        // What reconnects is another process; anything else is a device.
-        let spacing = if T::RECONNECTS { Spacing::Spread } else { Spacing::InPages };
+        let spacing = if T::PEER == Peer::Device { Spacing::InPages } else { Spacing::Spread };
         let info = info(name, &config, bits, pairs).with_shared_memory(T::RECONNECTS).with_spacing(spacing);
         let control = Control::new(&config, known.then_some(mac), bits & CTRL_VQ != 0);
-        Ok(VirtioNet { transport, info, config, control, needs: Needs::none() })
+        Ok(VirtioNet { transport, info, config, control, needs: Needs::none(), edge: None })
     }
 
     /// Its Ethernet address, if it has one.
@@ -207,6 +224,10 @@ impl<T: Transport> Port for VirtioNet<T> {
 
     fn control(&self) -> Option<Arc<dyn PortControl>> {
         Some(Arc::new(self.control.clone()))
+    }
+
+    fn edge(&self) -> Option<Arc<dyn Edge>> {
+        self.edge.clone()
     }
 
     fn needs(&self) -> Needs {
@@ -300,13 +321,13 @@ impl<T: Transport> Port for VirtioNet<T> {
 }
 
 /// The features to negotiate. A device that offers to hash packets, but has no room for the key, is
-/// not asked for it. Only a back end of vhost-user knows without a command how many queues are in
-/// use.
+/// not asked for it. Without a command only a back end that is told of each queue knows how many
+/// are in use.
 fn negotiable<T: Transport>(transport: &T, config: &Config, accept: Offloads) -> u64 {
     let bits = features::choose(transport.offered(), config, accept);
     let hashes = Hashing::find(transport, config.rss_key).is_some();
     let bits = if hashes { bits } else { bits & !(RSS | HASH_REPORT) };
-    if bits & CTRL_VQ != 0 || T::RECONNECTS { bits } else { bits & !features::MQ }
+    if bits & CTRL_VQ != 0 || T::PEER != Peer::Device { bits } else { bits & !features::MQ }
 }
 
 /// Pairs of queues that the device has: they decide where its control queue is.

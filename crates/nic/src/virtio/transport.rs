@@ -44,6 +44,19 @@ pub enum Condition {
     Gone(Cow<'static, str>),
 }
 
+/// What is on the other side of the queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A device on a bus. A command of its control queue tells it how many pairs of queues are in
+    /// use.
+    Device,
+    /// The kernel of this machine.
+    Kernel,
+    /// Another process, which comes and goes. A ring that it breaks costs it its connection; and
+    /// frames may wait in it for as long as it likes.
+    Process,
+}
+
 /// How a driver reaches a virtio device. Calls come from the threads of all queues; only
 /// [`kick`](Transport::kick) is for hot paths.
 ///
@@ -56,9 +69,11 @@ pub trait Transport: Send + Sync + 'static {
     /// The memory that the device reaches.
     type Dma: Dma;
 
-    /// Whether the device is another process, which comes and goes. A ring that it breaks costs it
-    /// its connection; and frames may wait in it for as long as it likes.
-    const RECONNECTS: bool;
+    /// What the device is.
+    const PEER: Peer;
+
+    /// Whether the device comes and goes.
+    const RECONNECTS: bool = matches!(Self::PEER, Peer::Process);
 
     /// What makes a device have more pairs of queues, in the words of an error.
     const MORE_PAIRS: &'static str;

@@ -69,6 +69,8 @@ pub enum Calls {
     Interface,
     /// The offloads of a TUN/TAP device, and the end of its steering program.
     Tun,
+    /// The memory and the rings that vhost-net reaches.
+    VhostNet,
     /// AF_XDP sockets are opened, and the XDP program moves from the driver to the stack.
     Xdp,
     /// A program runs on frames (`BPF_PROG_TEST_RUN`).
@@ -86,7 +88,7 @@ pub enum Calls {
 
 impl Calls {
     /// All groups.
-    pub const ALL: [Calls; 14] = [
+    pub const ALL: [Calls; 15] = [
         Calls::Sockets,
         Calls::Accept,
         Calls::Connect,
@@ -95,6 +97,7 @@ impl Calls {
         Calls::RemoveFiles,
         Calls::Interface,
         Calls::Tun,
+        Calls::VhostNet,
         Calls::Xdp,
         Calls::ProgramRun,
         Calls::Namespaces,
@@ -114,6 +117,7 @@ impl Calls {
             Calls::RemoveFiles => "remove-files",
             Calls::Interface => "interface",
             Calls::Tun => "tun",
+            Calls::VhostNet => "vhost-net",
             Calls::Xdp => "xdp",
             Calls::ProgramRun => "program-run",
             Calls::Namespaces => "namespaces",

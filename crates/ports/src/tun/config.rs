@@ -13,6 +13,9 @@ use towpath_wire::ethernet::{Mac, MacText, parse_mac};
 /// Largest `txqueuelen`: each queue has a ring of as many pointers.
 const MAX_QUEUE_LEN: u32 = 1 << 16;
 
+/// The name of the option, and of the ability.
+pub const VHOST: &str = "vhost";
+
 /// What a TAP port is, and its options.
 pub const TAP: PortKind = PortKind {
     name: "tap",
@@ -61,7 +64,14 @@ pub const TAP: PortKind = PortKind {
         CSUM,
         TSO,
         USO,
-        // The last one: a TUN port does not have it.
+        // The last two: a TUN port does not have them.
+        PortOption::new(
+            VHOST,
+            WANT,
+            "off",
+            "the kernel moves the packets by vhost-net, without a system call for each; its MTU is at most 9216",
+            "vhost=require",
+        ),
         PortOption::new(
             "mac",
             "MAC",
@@ -77,8 +87,8 @@ pub const TUN: PortKind = PortKind {
     name: "tun",
     example: "tun:tn0",
     what: "an interface of the kernel with IP packets",
-    options: match TAP.options.split_last() {
-        Some((_, options)) => options,
+    options: match TAP.options.split_last_chunk::<2>() {
+        Some((options, _)) => options,
         None => &[],
     },
 };
@@ -115,6 +125,9 @@ pub struct Config {
     pub steering: Want,
     /// Offloads.
     pub wants: Wants,
+    /// Whether vhost-net moves the packets (TAP only). [`open`](super::open) does not do that: the
+    /// port has to be left to it, as `towpath`'s `Opener` does.
+    pub vhost: Want,
 }
 
 impl Default for Config {
@@ -133,6 +146,7 @@ impl Default for Config {
             queue_len: None,
             steering: Want::default(),
             wants: Wants::default(),
+            vhost: Want::Off,
         }
     }
 }
@@ -163,6 +177,7 @@ impl Config {
             queue_len: o.number("txqueuelen", 1..=MAX_QUEUE_LEN.into())?.map(|n| n as u32),
             steering: o.want("steering")?.unwrap_or_default(),
             wants: Wants::from_options(&mut o)?,
+            vhost: if kind == Kind::Tap { o.want(VHOST)?.unwrap_or(Want::Off) } else { Want::Off },
         };
         o.finish()?;
         config.check()?;
@@ -246,7 +261,7 @@ mod tests {
     fn every_option_reaches_its_field() {
         let c = config(
             "tap:tp0?netns=blue,queues=4,mtu=9000,addr=10.0.0.1/24+fd00::1/64,mac=02:00:00:00:00:0a,up=off,persist=on,\
-             txqueuelen=2000,steering=require,uso=require,tso=off",
+             txqueuelen=2000,steering=require,uso=require,tso=off,vhost=prefer",
         )
         .unwrap();
         let expected = Config {
@@ -261,6 +276,7 @@ mod tests {
             queue_len: Some(2000),
             steering: Want::Require,
             wants: Wants { tso: Want::Off, uso: Want::Require, ..Wants::default() },
+            vhost: Want::Prefer,
             ..Config::default()
         };
         assert_eq!(c, expected);
@@ -279,6 +295,8 @@ mod tests {
             ("tap:a?queues=0", "from 1 to 256"),
             ("tap:a?queues=2,multiqueue=off", "more than one queue"),
             ("tun:a?mac=02:00:00:00:00:01", "no such option"),
+            ("tun:a?vhost=on", "no such option"),
+            ("tap:a?vhost=yes", "require, prefer or off"),
             ("tap:a?mac=01:00:00:00:00:01", "unicast"),
             ("tap:a?mac=2:0:0:0:0:1", "six bytes"),
             ("tap:a?addr=10.0.0.1", "with their prefix"),

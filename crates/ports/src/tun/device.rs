@@ -182,6 +182,20 @@ impl TunDevice {
         self.control.set_up(&self.name).map_err(self.os("set the interface up"))
     }
 
+    /// Whether the interface is there, in any namespace.
+    pub(super) fn is_attached(&self) -> bool {
+        self.device.name().is_ok()
+    }
+
+    /// The port's error for one of the device that runs.
+    pub(super) fn failed(&self, error: Error) -> PortError {
+        let (step, source) = match error {
+            Error::Os { step, source, .. } => (step, source),
+            other => ("set up".to_owned(), other.into()),
+        };
+        PortError::Os { port: self.port.clone(), step, source, hint: None }
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }

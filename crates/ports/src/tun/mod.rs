@@ -55,6 +55,7 @@
 //! | `txqueuelen` | see below | packets that the kernel queues for each queue, 1 to 65536 |
 //! | `steering` | prefer | require, prefer or off: a program keeps each flow in one queue |
 //! | `csum`, `tso`, `uso` | prefer | require, prefer or off |
+//! | `vhost` | off | require, prefer or off: the kernel moves the packets (TAP only) |
 //!
 //! | file | |
 //! |---|---|
@@ -62,26 +63,30 @@
 //! | `device.rs` | the interface: configured, the offloads of its queues; made and probed by `towpath_tun` |
 //! | `steering.rs` | whether a program chooses the queue |
 //! | `rx.rs`, `tx.rs` | the queues |
+//! | `served.rs` | a tap whose queues are left to vhost-net |
 
 mod config;
 mod device;
 mod rx;
+mod served;
 mod steering;
 mod tx;
 
 pub use super::kernel::ability::Wants;
-pub use config::{Config, Kind, TAP, TUN};
+pub use config::{Config, Kind, TAP, TUN, VHOST};
 pub use rx::TunRx;
+pub use served::{Served, ServedTap};
 pub use steering::STEERING;
 pub use tx::TunTx;
 
 use super::kernel::edge::{EdgeKind, KernelEdge};
 use super::kernel::{ability, link};
+use super::uri::Want;
 use device::TunDevice;
 use std::fs::File;
 use std::sync::Arc;
 use towpath_packet::MAX_CHUNKS;
-use towpath_packet::port::{Calls, Edge, Info, Layer, Needs, Port, PortError, Queues, Start};
+use towpath_packet::port::{Ability, Calls, Edge, Info, Layer, Needs, Port, PortError, Queues, Start};
 #[cfg(doc)]
 use towpath_packet::{
     DropReason, Missed,
@@ -107,6 +112,10 @@ pub struct TunPort {
 /// new interface is deleted again then.
 pub fn open(config: Config) -> Result<TunPort, PortError> {
     config.check()?;
+    if config.vhost == Want::Require {
+        let why = "this port moves its packets itself".to_owned();
+        return Err(PortError::Required { port: config.port(), ability: VHOST.to_owned(), why });
+    }
     let (mut device, queues) = TunDevice::open(&config)?;
     let (port, wants) = (device.port().to_owned(), config.wants);
     let found = device.found();
@@ -128,6 +137,29 @@ pub fn open(config: Config) -> Result<TunPort, PortError> {
         .with_interface(device.interface())
         .with_abilities(abilities);
     Ok(TunPort { info, device, queues, up: config.up, edge: KernelEdge::new(EdgeKind::Tun) })
+}
+
+impl TunPort {
+    /// The number of its queues.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Leaves the queues to something else. What the kernel loses is counted from now on.
+    pub fn into_served(self) -> Served {
+        let TunPort { info, mut device, queues, up, edge } = self;
+        let link = device.take_link();
+        let guard = edge.start(link, queues.first().map(Arc::downgrade).unwrap_or_default());
+        let tap = ServedTap::new(device, guard, (info.tx_offloads, info.rx_offloads), up);
+        Served { info, queues, edge, tap }
+    }
+
+    /// With one more line of what was found.
+    #[must_use]
+    pub fn with_ability(mut self, ability: Ability) -> TunPort {
+        self.info.abilities.push(ability);
+        self
+    }
 }
 
 impl Port for TunPort {

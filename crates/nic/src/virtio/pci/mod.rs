@@ -11,7 +11,7 @@
 mod capabilities;
 
 use super::features::{ACCESS_PLATFORM, VERSION_1};
-use super::transport::{Condition, QueueSetup, Transport};
+use super::transport::{Condition, Peer, QueueSetup, Transport};
 use crate::sync::{Mutex, lock};
 use capabilities::Windows;
 use std::os::fd::RawFd;
@@ -169,7 +169,7 @@ impl<B: Pci> PciTransport<B> {
 
 impl<B: Pci> Transport for PciTransport<B> {
     type Dma = B::Dma;
-    const RECONNECTS: bool = false;
+    const PEER: Peer = Peer::Device;
     const MORE_PAIRS: &'static str = " (QEMU: queues= of its netdev, mq=on of the device)";
 
     fn name(&self) -> &str {

@@ -33,7 +33,7 @@ mod search;
 
 pub use dma::UserDma;
 
-use super::transport::{Condition, QueueSetup, Transport};
+use super::transport::{Condition, Peer, QueueSetup, Transport};
 use crate::sync::{Mutex, MutexGuard, lock};
 use connection::Connection;
 use memory::SharedRegions;
@@ -259,7 +259,7 @@ impl TransportShared {
 
 impl Transport for UserTransport {
     type Dma = UserDma;
-    const RECONNECTS: bool = true;
+    const PEER: Peer = Peer::Process;
     const MORE_PAIRS: &'static str = " (queues= of the back end)";
 
     fn name(&self) -> &str {
