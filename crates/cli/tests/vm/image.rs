@@ -14,9 +14,12 @@ const MODULES: &[&str] = &["virtio_pci", "virtio_net", "tun"];
 const VFIO: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 
 /// Modules that tests load, by the list in `/modules` that names them: the kernel's driver of the
-/// NIC; its bridge and its classifiers.
-const LATER: &[(&str, &[&str])] =
-    &[("e1000e", &["e1000e"]), ("switching", &["bridge", "veth", "sch_ingress", "cls_matchall", "act_gact"])];
+/// NIC; its bridge and its classifiers; vhost-net.
+const LATER: &[(&str, &[&str])] = &[
+    ("e1000e", &["e1000e"]),
+    ("switching", &["bridge", "veth", "sch_ingress", "cls_matchall", "act_gact"]),
+    ("vhost", &["vhost_net"]),
+];
 
 /// The first program: mounts, loads modules, then runs the commands of the second serial line.
 const INIT: &str = "\

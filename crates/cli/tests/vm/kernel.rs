@@ -22,6 +22,7 @@ const PARTS: &[&str] = &[
     "*/vmlinuz*",
     "*/kernel/drivers/net/*",
     "*/kernel/drivers/vfio/*",
+    "*/kernel/drivers/vhost/*",
     "*/kernel/drivers/virtio/*",
     "*/kernel/net/802/*",
     "*/kernel/net/bridge/*",
@@ -59,7 +60,9 @@ impl Kernel {
         let name = release.package();
         std::fs::create_dir_all(cache).map_err(|e| format!("{}: {e}", cache.display()))?;
         let kernel = Kernel { release, root: cache.join(name) };
-        if kernel.image().is_none() {
+        let parts = PARTS.join("\n");
+        let is_whole = || std::fs::read_to_string(kernel.root.join("parts")).is_ok_and(|unpacked| unpacked == parts);
+        if kernel.image().is_none() || !is_whole() {
             let packages = packages(cache, release)?;
             // Unpacked under another name and renamed, so that an incomplete tree is never used.
             let beside = empty(cache.join(format!("{name}.unpacking")))?;
@@ -68,6 +71,7 @@ impl Kernel {
             }
             extract(&beside)?;
             decompress(&beside)?;
+            std::fs::write(beside.join("parts"), &parts).map_err(|e| format!("{}: {e}", beside.display()))?;
             let _ = std::fs::remove_dir_all(&kernel.root);
             std::fs::rename(&beside, &kernel.root).map_err(|e| e.to_string())?;
         }
