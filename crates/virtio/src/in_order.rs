@@ -62,6 +62,11 @@ impl InOrder {
             self.wait(at, token, len);
             return None;
         }
+        if token.is_writable() && self.batch.chains == 0 {
+            // It is a batch by itself, which is not stored.
+            self.advance(&token);
+            return Some(UsedBatch::one(&token, len));
+        }
         self.join(&token, len)
     }
 
@@ -86,14 +91,19 @@ impl InOrder {
     /// Adds the oldest chain to the batch; returns the batch if it ends.
     #[inline]
     fn join(&mut self, token: &Token, len: u32) -> Option<UsedBatch> {
-        self.oldest += usize::from(token.slots());
-        if self.oldest >= self.waiting.len() {
-            self.go_around();
-        }
+        self.advance(token);
         let UsedBatch { chains, slots, .. } = self.batch;
         let one = UsedBatch::one(token, len);
         self.batch = UsedBatch { chains: chains.wrapping_add(1), slots: slots.wrapping_add(one.slots), ..one };
         if token.is_writable() { self.take_batch() } else { None }
+    }
+
+    #[inline]
+    fn advance(&mut self, token: &Token) {
+        self.oldest += usize::from(token.slots());
+        if self.oldest >= self.waiting.len() {
+            self.go_around();
+        }
     }
 
     /// A token that was made of something else may stand for any number of descriptors.

@@ -100,16 +100,21 @@ thread_local! {
 /// Runs a test, and once more if it failed in a machine whose kernel died. QEMU 7.2 emulates two
 /// processors at a time, and now and then a kernel dies of that: in code that it patches while the
 /// other processor executes it, or of a page whose last change was not copied to the next machine.
-/// A frequent defect of ours lets it die again.
+/// A frequent defect of ours lets it die again. Machines take most of the time of all tests: each
+/// test says how long it took.
 fn unless_it_dies(name: &str, test: impl Fn()) {
-    DIED.set(false);
-    let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(&test)) else { return };
-    if !DIED.get() {
-        std::panic::resume_unwind(panic);
-    }
     // Not by a macro, whose output the test's harness keeps to itself.
-    let _ = writeln!(std::io::stderr(), "{name}: the guest's kernel died; once more");
-    test();
+    let say = |what: &str| drop(writeln!(std::io::stderr(), "{name}: {what}"));
+    let began = Instant::now();
+    DIED.set(false);
+    if let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(&test)) {
+        if !DIED.get() {
+            std::panic::resume_unwind(panic);
+        }
+        say("the guest's kernel died; once more");
+        test();
+    }
+    say(&format!("{:.1} s", began.elapsed().as_secs_f32()));
 }
 
 impl Alone {

@@ -94,9 +94,9 @@ impl<'a> Hosts<'a> {
     #[track_caller]
     fn carries_everything(&mut self, size: u32) {
         let [a, b] = self.prefixes.clone();
-        self.guest.run(&format!("{a} ping -c 10 -i 0.05 -W 2 -s {size} {}", HOSTS[1]));
-        self.guest.run(&format!("{b} ping -c 10 -i 0.05 -W 2 -s {size} {}", HOSTS[0]));
-        for options in ["-n 32M", "-n 32M -R", "-n 16M -P 4", "-u -l 1200 -b 20M -t 1", "-u -l 1200 -b 20M -t 1 -R"] {
+        self.guest.run(&format!("{a} ping -c 5 -i 0.05 -W 2 -s {size} {}", HOSTS[1]));
+        self.guest.run(&format!("{b} ping -c 5 -i 0.05 -W 2 -s {size} {}", HOSTS[0]));
+        for options in ["-n 32M", "-n 32M -R", "-u -l 1200 -b 20M -n 1M", "-u -l 1200 -b 20M -n 1M -R"] {
             self.iperf(options);
         }
         self.guest.run(&format!("mkdir -p /tmp/vwww && head -c {FILE} /dev/urandom >/tmp/vwww/file"));
