@@ -244,6 +244,25 @@ fn in_order_one_used_entry_stands_for_chains_that_were_read_and_for_none_that_wa
 }
 
 #[test]
+fn in_order_one_used_entry_ends_with_the_first_chain_that_was_written() {
+    let mut victim = Victim::new(Format::Split, 1 << 35);
+    for (i, flags) in [0, WRITE, WRITE].into_iter().enumerate() {
+        victim.split(i, data(0), 8, flags, 0);
+    }
+    victim.offer(&[0, 1, 2]);
+    (0..3).for_each(|i| victim.ram.w32(DEVICE + 4 + 8 * i, 0xbeef));
+    for _ in 0..3 {
+        let token = victim.take().unwrap().unwrap();
+        let len = victim.chain.writable_len();
+        victim.device.add_used(token, len);
+    }
+    assert!(victim.device.publish());
+    assert_eq!(victim.ram.r16(DEVICE + 2), 3);
+    // The entry of the first two, and that of the third.
+    assert_eq!([4, 12, 20].map(|at| victim.ram.r32(DEVICE + at)), [1, 0xbeef, 2]);
+}
+
+#[test]
 fn a_packed_chain_that_runs_into_one_that_is_outstanding_breaks_the_queue() {
     let mut victim = Victim::new(Format::Packed, ALL);
     (0..4).for_each(|i| victim.packed(i, data(0), 8, if i > 0 { NEXT } else { 0 }, 1));
