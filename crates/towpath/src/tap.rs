@@ -73,13 +73,7 @@ struct Interface {
 impl Interface {
     fn failed(&self, error: PortError) -> BusError {
         match error {
-            PortError::Os { step, source, hint, .. } => {
-                let error = BusError::os(&self.name, step)(source);
-                match hint {
-                    Some(hint) => error.with_hint(hint),
-                    None => error,
-                }
-            }
+            PortError::Os { step, source, hint, .. } => BusError::Os { device: self.name.clone(), step, source, hint },
             other => BusError::device(&self.name, other.to_string()),
         }
     }

@@ -21,7 +21,7 @@
 //! | `switching` | what the kernel that runs the tests may lack: VLANs of its bridge, classifiers |
 //! | `storm` | pulled cables, pulled devices and kills, many times |
 //! | `multiqueue` | a machine whose virtio NIC has two pairs of queues, which towpath drives |
-//! | `vhost_net` | taps whose packets the guest's kernel moves, which this machine's may be unable to |
+//! | `vhost_net` | taps by vhost-net, which the kernel that runs the tests may lack |
 //! | `vhost` | machines of their own, whose NIC is a vhost-user device |
 //! | `zero_copy` | machines with a later kernel, whose driver takes the memory of AF_XDP sockets |
 

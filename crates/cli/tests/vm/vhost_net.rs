@@ -2,8 +2,10 @@
 //! tests may lack.
 //!
 //! ```text
-//!   10.6.0.1  va ── vhost-net ══ rings ══ towpath ══ rings ══ vhost-net ── vb  10.6.0.2    (two namespaces)
+//!   10.6.0.1  va ── vhost-net ══ rings ══ towpath ══ rings ══ vhost-net ── vb  10.6.0.2
 //! ```
+//!
+//! Each host is a namespace.
 
 use crate::guest::{Guest, alone_with, inside};
 use crate::kernel::Release;

@@ -85,37 +85,37 @@ pub(super) fn header(bits: u64) -> usize {
     if bits & HASH_REPORT != 0 { HASH_HEADER } else { HEADER }
 }
 
-/// The offloads of `bits`, each of the pairs.
-fn offloads(bits: u64, pairs: [(u64, Offloads); 5]) -> Offloads {
-    pairs.into_iter().filter(|(bit, _)| bits & bit != 0).fold(Offloads::NONE, |all, (_, one)| all.with(one))
+/// Each offload, with the features that stand for it in packets that are sent and in those that are
+/// received.
+const OFFLOADS: [(Offloads, u64, u64); 5] = [
+    (Offloads::CSUM, CSUM, GUEST_CSUM),
+    (Offloads::TSO4, HOST_TSO4, GUEST_TSO4),
+    (Offloads::TSO6, HOST_TSO6, GUEST_TSO6),
+    (Offloads::TSO_ECN, HOST_ECN, GUEST_ECN),
+    (Offloads::USO, HOST_USO, GUEST_USO),
+];
+
+/// The features of a device that has these offloads, of packets that are sent and of those that are
+/// received.
+pub(super) fn of_offloads(tx: Offloads, rx: Offloads) -> u64 {
+    let bits = |on: bool, bits: u64| if on { bits } else { 0 };
+    OFFLOADS.iter().fold(0, |all, &(one, host, guest)| all | bits(tx.has(one), host) | bits(rx.has(one), guest))
+}
+
+/// The offloads whose features, which `of` picks, are all in `bits`.
+fn offloads(bits: u64, of: impl Fn(u64, u64) -> u64) -> Offloads {
+    let all = OFFLOADS.iter().filter(|&&(_, host, guest)| bits & of(host, guest) == of(host, guest));
+    all.fold(Offloads::NONE, |all, &(one, ..)| all.with(one))
 }
 
 /// The offloads of packets that are sent.
 pub(super) fn tx_offloads(bits: u64) -> Offloads {
-    offloads(
-        bits,
-        [
-            (CSUM, Offloads::CSUM),
-            (HOST_TSO4, Offloads::TSO4),
-            (HOST_TSO6, Offloads::TSO6),
-            (HOST_ECN, Offloads::TSO_ECN),
-            (HOST_USO, Offloads::USO),
-        ],
-    )
+    offloads(bits, |host, _| host)
 }
 
 /// The offloads that received packets may need.
 pub(super) fn rx_offloads(bits: u64) -> Offloads {
-    offloads(
-        bits,
-        [
-            (GUEST_CSUM, Offloads::CSUM),
-            (GUEST_TSO4, Offloads::TSO4),
-            (GUEST_TSO6, Offloads::TSO6),
-            (GUEST_ECN, Offloads::TSO_ECN),
-            (GUEST_USO4, Offloads::USO),
-        ],
-    )
+    offloads(bits, |_, guest| guest)
 }
 
 #[cfg(test)]
@@ -141,6 +141,18 @@ mod tests {
         let single = Config { mergeable: false, ..Config::default() };
         assert_eq!(rx_offloads(all(&single, Offloads::ALL)), Offloads::ALL.without(Offloads::VLAN), "in chains");
         assert_eq!(choose(VERSION_1 | CSUM, &config, Offloads::ALL), VERSION_1 | CSUM, "nothing that is not offered");
+    }
+
+    #[test]
+    fn the_features_of_offloads_are_those_that_lead_back_to_them() {
+        let sets = [Offloads::NONE, Offloads::CSUM, Offloads::CSUM.with(Offloads::USO), Offloads::ALL];
+        for tx in sets {
+            for rx in sets {
+                let bits = of_offloads(tx, rx);
+                let vlan = Offloads::VLAN;
+                assert_eq!((tx_offloads(bits), rx_offloads(bits)), (tx.without(vlan), rx.without(vlan)));
+            }
+        }
     }
 
     #[test]

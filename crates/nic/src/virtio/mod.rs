@@ -151,8 +151,7 @@ impl<T: Transport> VirtioNet<T> {
             let mut bytes = [0; 2];
             (bits & feature != 0 && transport.config(at, &mut bytes)).then(|| u16::from_le_bytes(bytes))
         };
-        let commanded = T::PEER == Peer::Device;
-        let pairs = if bits & features::MQ == 0 && commanded { 1 } else { transport.pairs() };
+        let pairs = if bits & features::MQ == 0 && T::PEER == Peer::Device { 1 } else { transport.pairs() };
         let pairs = word(PAIRS_AT, features::MQ).map_or(pairs, |most| most.min(pairs)).max(1);
         if config.queues > pairs {
             let rule = format!("must be at most {pairs}: the device has no more{}", T::MORE_PAIRS);
@@ -321,8 +320,8 @@ impl<T: Transport> Port for VirtioNet<T> {
 }
 
 /// The features to negotiate. A device that offers to hash packets, but has no room for the key, is
-/// not asked for it. Without a command only a back end that is told of each queue knows how many
-/// are in use.
+/// not asked for it. Without a command only a back end whose queues are set up one by one
+/// knows how many are in use.
 fn negotiable<T: Transport>(transport: &T, config: &Config, accept: Offloads) -> u64 {
     let bits = features::choose(transport.offered(), config, accept);
     let hashes = Hashing::find(transport, config.rss_key).is_some();

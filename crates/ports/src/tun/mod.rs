@@ -113,7 +113,7 @@ pub struct TunPort {
 pub fn open(config: Config) -> Result<TunPort, PortError> {
     config.check()?;
     if config.vhost == Want::Require {
-        let why = "this port moves its packets itself".to_owned();
+        let why = "this port moves its packets itself: open it by an Opener of the crate towpath".to_owned();
         return Err(PortError::Required { port: config.port(), ability: VHOST.to_owned(), why });
     }
     let (mut device, queues) = TunDevice::open(&config)?;

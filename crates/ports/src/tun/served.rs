@@ -5,6 +5,7 @@ use super::device::TunDevice;
 use crate::kernel::edge::EdgeGuard;
 use crate::kernel::link::{LinkWatch, down, gone};
 use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_packet::Offloads;
 use towpath_packet::port::{Edge, Info, PortError, State};
@@ -17,7 +18,8 @@ pub struct ServedTap {
     _edge: Arc<EdgeGuard>,
     link: Mutex<(LinkWatch, State)>,
     offloads: (Offloads, Offloads),
-    up: bool,
+    /// The interface is to be set up.
+    up: AtomicBool,
     device: TunDevice,
 }
 
@@ -45,7 +47,7 @@ impl ServedTap {
         // One entry for all queues.
         device.set_limit(offloads.1, Offloads::NONE, 1);
         let link = Mutex::new((device.watch(), State::Up));
-        ServedTap { _edge: edge, link, offloads, up, device }
+        ServedTap { _edge: edge, link, offloads, up: AtomicBool::new(up), device }
     }
 
     /// The offloads of packets that are sent to the interface, and of those that come from it.
@@ -61,12 +63,12 @@ impl ServedTap {
         self.device.set_queue_offloads(0, Some(set)).map_err(|error| self.device.failed(error))
     }
 
-    /// Sets the interface up, unless an option says that it stays as it is.
+    /// Sets the interface up, at the first call, unless an option says that it stays as it is.
     ///
     /// # Errors
     /// [`PortError::Os`]: the kernel refuses.
     pub fn run(&self) -> Result<(), PortError> {
-        if self.up { self.device.set_up() } else { Ok(()) }
+        if self.up.swap(false, Relaxed) { self.device.set_up() } else { Ok(()) }
     }
 
     /// The state of the interface, which is read at intervals.

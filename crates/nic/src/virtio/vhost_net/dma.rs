@@ -1,4 +1,4 @@
-//! The memory that the kernel reaches, and the files that it is told of.
+//! The memory that the kernel reaches, and the files by which it gets its table.
 
 use super::super::transport::QueueSetup;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -96,7 +96,7 @@ impl Pairs {
         self.pairs.iter_mut().try_for_each(Pair::stop)
     }
 
-    /// Tells all pairs of the memory.
+    /// Sets the table of all pairs.
     fn set_memory(&self) -> io::Result<()> {
         // SAFETY: the memory was mapped by `Dma::map`, whose callers keep it until it was unmapped,
         // and do not rely on what the device may write.

@@ -1,14 +1,14 @@
 //! A device that is the kernel: vhost-net moves packets between the rings and the queues of a tap.
 //!
 //! ```text
-//!   VhostNetTransport ─ ioctls ─► /dev/vhost-net, one file and one thread of the kernel for each pair
+//!   VhostNetTransport ─ ioctls ─► /dev/vhost-net, a file and a thread for each pair
 //!        │                              │
-//!        └─ rings, packet memory ───────┘ one copy ──► queue of the tap      kicks and calls: eventfds
+//!        └─ rings, packet memory ───────┘ one copy ──► queue of the tap
 //! ```
 //!
-//! The kernel names memory by its address in this process, and reaches what it was told of. It
-//! knows rings and mergeable buffers; checksums and super-packets are negotiated with the tap. There
-//! is no configuration space and no control queue.
+//! Kicks and calls are eventfds. The kernel names memory by its address in this process, and
+//! reaches what is in its table. It knows rings and mergeable buffers; checksums and super-packets are
+//! those of the tap. There is no configuration space and no control queue.
 //!
 //! **Trust.** The kernel is trusted with memory. What it writes to rings and headers is checked all
 //! the same, by the driver.
@@ -22,10 +22,7 @@ mod dma;
 
 pub use dma::VhostNetDma;
 
-use super::features::{
-    self, CSUM, EVENT_IDX, GUEST_CSUM, GUEST_ECN, GUEST_TSO4, GUEST_TSO6, GUEST_USO4, GUEST_USO6, HOST_ECN, HOST_TSO4,
-    HOST_TSO6, HOST_USO, IN_ORDER, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1,
-};
+use super::features::{self, EVENT_IDX, IN_ORDER, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1};
 use super::transport::{Condition, Peer, QueueSetup, Transport};
 use dma::{Pair, Pairs};
 use std::fs::File;
@@ -39,16 +36,6 @@ use towpath_sys::{Epoll, EventFd, tun};
 
 /// Features of rings that this driver uses.
 const OF_RINGS: u64 = VERSION_1 | MRG_RXBUF | INDIRECT_DESC | EVENT_IDX | IN_ORDER | RING_PACKED;
-
-/// The features of packets that are sent, and of those that are received, for an offload of the
-/// tap.
-const OF_PACKETS: [(Offloads, u64, u64); 5] = [
-    (Offloads::CSUM, CSUM, GUEST_CSUM),
-    (Offloads::TSO4, HOST_TSO4, GUEST_TSO4),
-    (Offloads::TSO6, HOST_TSO6, GUEST_TSO6),
-    (Offloads::TSO_ECN, HOST_ECN, GUEST_ECN),
-    (Offloads::USO, HOST_USO, GUEST_USO4 | GUEST_USO6),
-];
 
 /// The tap whose queues vhost-net serves, as its interface is configured.
 pub trait Tap: Send + Sync + 'static {
@@ -104,10 +91,11 @@ impl VhostNetFiles {
                 io::ErrorKind::PermissionDenied => Some("run as root, or: chmod 0666 /dev/vhost-net"),
                 _ => None,
             };
-            let error = BusError::os("vhost-net", format!("open {}", vhost_net::DEVICE))(error);
-            match hint {
-                Some(hint) => error.with_hint(hint),
-                None => error,
+            BusError::Os {
+                device: "vhost-net".to_owned(),
+                step: format!("open {}", vhost_net::DEVICE),
+                source: error,
+                hint: hint.map(str::to_owned),
             }
         })
     }
@@ -135,9 +123,7 @@ impl VhostNetTransport {
             tun::set_header_little_endian(&queue).map_err(os("TUNSETVNETLE"))?;
             pairs.push(Pair::new(vhost, queue));
         }
-        for (offload, host, guest) in OF_PACKETS {
-            offered |= if tx.has(offload) { host } else { 0 } | if rx.has(offload) { guest } else { 0 };
-        }
+        offered |= features::of_offloads(tx, rx);
         let number = pairs.len();
         let eventfds = || (0..2 * number).map(|_| EventFd::new()).collect::<io::Result<Vec<_>>>();
         let (kicks, calls) = (eventfds().map_err(os("eventfd"))?, eventfds().map_err(os("eventfd"))?);
