@@ -55,19 +55,22 @@ impl InOrder {
     }
 
     /// A chain is complete. Returns a used entry that is to be written now.
-    #[inline]
+    #[inline(always)] // a call costs as much as the rest
     pub(crate) fn complete(&mut self, token: Token, len: u32) -> Option<UsedBatch> {
         let at = token.slot(self.waiting.len() as u16);
         if at != self.oldest {
             self.wait(at, token, len);
-            return None;
-        }
-        if token.is_writable() && self.batch.chains == 0 {
+            None
+        } else if !token.is_writable() {
+            self.join(&token, len);
+            None
+        } else if self.batch.chains == 0 {
             // It is a batch by itself, which is not stored.
             self.advance(&token);
-            return Some(UsedBatch::one(&token, len));
+            Some(UsedBatch::one(&token, len))
+        } else {
+            self.end(&token, len)
         }
-        self.join(&token, len)
     }
 
     #[cold]
@@ -81,21 +84,28 @@ impl InOrder {
     #[inline]
     pub(crate) fn next(&mut self) -> Option<UsedBatch> {
         while let Some((token, len)) = self.waiting.get_mut(self.oldest).and_then(Option::take) {
-            if let Some(batch) = self.join(&token, len) {
-                return Some(batch);
+            if token.is_writable() {
+                return self.end(&token, len);
             }
+            self.join(&token, len);
         }
         self.take_batch()
     }
 
-    /// Adds the oldest chain to the batch; returns the batch if it ends.
+    /// Adds the oldest chain to the batch.
     #[inline]
-    fn join(&mut self, token: &Token, len: u32) -> Option<UsedBatch> {
+    fn join(&mut self, token: &Token, len: u32) {
         self.advance(token);
         let UsedBatch { chains, slots, .. } = self.batch;
         let one = UsedBatch::one(token, len);
         self.batch = UsedBatch { chains: chains.wrapping_add(1), slots: slots.wrapping_add(one.slots), ..one };
-        if token.is_writable() { self.take_batch() } else { None }
+    }
+
+    /// Adds the oldest chain to the batch, which ends with it: it was written.
+    #[inline(never)]
+    fn end(&mut self, token: &Token, len: u32) -> Option<UsedBatch> {
+        self.join(token, len);
+        self.take_batch()
     }
 
     #[inline]

@@ -221,13 +221,13 @@ impl<W: RingWords> Device<W> {
             return 0;
         }
         let shape = if writable { WRITE } else { 0 };
-        let mut taken = 0;
-        for to in out {
-            let at = self.next_avail;
+        let room = usize::from(self.size - self.outstanding());
+        let (mut at, mut taken) = (self.next_avail, 0);
+        for to in out.iter_mut().take(room) {
             let [first, second] = desc(at.index);
             // Acquire: the driver wrote all else of the burst before these flags.
             let word = self.areas.desc.load64(second, Acquire);
-            if !at.is_available(flags(word)) || self.outstanding() >= self.size {
+            if !at.is_available(flags(word)) {
                 break;
             }
             let buffer = Desc::from_packed([self.areas.desc.load64(first, Relaxed), word]);
@@ -236,11 +236,12 @@ impl<W: RingWords> Device<W> {
             }
             let Some(piece) = walk::single(&buffer, memory) else { break };
             *to = Single::new(Token::new(buffer.link, 1, at.index, writable), piece);
-            self.next_avail = at.ahead(1, self.size);
-            self.taken += 1;
+            at = at.ahead(1, self.size);
             taken += 1;
         }
-        taken
+        self.next_avail = at;
+        self.taken += taken;
+        taken.into()
     }
 
     /// Follows the chain that begins with `head`; returns its id and its descriptors.
