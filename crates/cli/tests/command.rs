@@ -416,6 +416,28 @@ fn probe_prints_the_abilities_of_a_port_for_people_and_for_machines() {
 }
 
 #[test]
+fn the_probe_of_a_guests_port_prints_the_commands_of_machines_with_its_options() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("vm0").display().to_string();
+    for (options, parts) in [
+        ("", ["{path},reconnect=1", "queues=1 -device", "vhost_mode=client", "host_dev_name", "packet:fc0"]),
+        (
+            "?server=off,queues=2",
+            ["{path},server=on", "queues=2 -device", "vhost_mode=server", "mq=on", "num_queues=4"],
+        ),
+        (
+            "?packed=on,mtu=9000",
+            ["packed=on,host_mtu=9000", "qemu-system", "cloud-hypervisor", "testpmd", "firecracker"],
+        ),
+    ] {
+        let shown = run(&["probe", &format!("vhost:{path}{options}")]).code(0).stdout;
+        for part in parts.map(|part| part.replace("{path}", &path)) {
+            assert!(shown.contains(&part), "'{part}' of '{options}' is not in:\n{shown}");
+        }
+    }
+}
+
+#[test]
 fn cores_are_given_as_ranges_and_rates_with_a_fraction() {
     let args = ["gen", "null:", "--rate", "1.5M", "--count", "50", "--cores", "0-0", "--json"];
     let summary = run(&args).code(0).summary();

@@ -191,6 +191,11 @@ fn abilities(config: &Config, offloads: Offloads) -> Vec<Ability> {
         Ability::new("qemu", true, qemu),
         Ability::new("cloud", true, cloud),
         Ability::new("testpmd", true, testpmd),
+        Ability::new("firecracker", false, "its network devices are taps, not vhost-user").with_hint(Some(
+            "a tap fc0 in its configuration, \"network-interfaces\": [{\"iface_id\": \"eth0\", \"host_dev_name\": \"fc0\"}], \
+             and packet:fc0 in the place of this port"
+                .to_owned(),
+        )),
     ]
 }
 
