@@ -320,8 +320,8 @@ impl<T: Transport> Port for VirtioNet<T> {
 }
 
 /// The features to negotiate. A device that offers to hash packets, but has no room for the key, is
-/// not asked for it. Without a command only a back end whose queues are set up one by one
-/// knows how many are in use.
+/// not asked for it. Without a command only a back end whose queues are set up one by one knows how
+/// many are in use.
 fn negotiable<T: Transport>(transport: &T, config: &Config, accept: Offloads) -> u64 {
     let bits = features::choose(transport.offered(), config, accept);
     let hashes = Hashing::find(transport, config.rss_key).is_some();

@@ -5,7 +5,7 @@
 //!   the host's stack, a bridge, a container
 //!        │  ▲                                TAP: Ethernet frames      TUN: IP packets
 //!   interface NAME
-//!        │  ▲         virtio-net header + packet, up to 64 KiB: partial checksums and super-packets both ways
+//!        │  ▲         virtio-net header + packet, up to 64 KiB, with offloads both ways
 //!   read │  │ write                          one descriptor per queue, one call per packet
 //!      TunRx TunTx
 //! ```
@@ -60,7 +60,7 @@
 //! | file | |
 //! |---|---|
 //! | `config.rs` | the options |
-//! | `device.rs` | the interface: configured, the offloads of its queues; made and probed by `towpath_tun` |
+//! | `device.rs` | the interface: configured, the offloads of its queues; `towpath_tun` makes it |
 //! | `steering.rs` | whether a program chooses the queue |
 //! | `rx.rs`, `tx.rs` | the queues |
 //! | `served.rs` | a tap whose queues are left to vhost-net |

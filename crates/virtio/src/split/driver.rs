@@ -29,8 +29,8 @@ pub struct Driver<W = Area> {
     /// The next used index to read, and the device's as last loaded.
     next_used: u16,
     used_seen: u16,
-    /// Not zero if a chain was ever added with buffers for the device to write.
-    writes: u32,
+    /// Whether the device writes buffers of chains: if one with such buffers was ever added.
+    writes: bool,
     /// In order: whether all chains up to `used_seen` are only read by the device. Then their used
     /// entries tell nothing, and may not be there (2.7.9).
     counted: bool,
@@ -58,7 +58,7 @@ impl<W: RingWords> Driver<W> {
             published: 0,
             next_used: 0,
             used_seen: 0,
-            writes: 0,
+            writes: false,
             counted: false,
         };
         driver.zero();
@@ -123,7 +123,7 @@ impl<W: RingWords> Driver<W> {
         self.free_head = head;
         self.free -= added;
         self.next_avail = avail.wrapping_add(added);
-        self.writes |= u32::from(writable);
+        self.writes |= writable;
         added.into()
     }
 
@@ -171,7 +171,7 @@ impl<W: RingWords> Driver<W> {
         self.in_flight.add(head, slots, writable);
         self.write_avail(self.next_avail & (self.size - 1), head);
         self.next_avail = self.next_avail.wrapping_add(1);
-        self.writes |= writable;
+        self.writes |= writable > 0;
     }
 
     /// Writes an entry of the available ring. In order it is mostly the one that lies there: then
@@ -337,7 +337,7 @@ impl<W: RingWords> Driver<W> {
             return Err(self.in_flight.broken(RingError::UsedIndex));
         }
         // The index goes on by whole batches, and all chains of these are in flight.
-        self.counted = self.features.in_order && self.writes == 0;
+        self.counted = self.features.in_order && !self.writes;
         Ok(used)
     }
 
@@ -400,7 +400,7 @@ impl<W: RingWords> Driver<W> {
         (0..size).for_each(|i| self.links[usize::from(i)] = (i + 1) & (size - 1));
         (self.free_head, self.free) = (0, size);
         (self.next_avail, self.published, self.next_used, self.used_seen) = (0, 0, 0, 0);
-        (self.writes, self.counted) = (0, false);
+        (self.writes, self.counted) = (false, false);
         self.zero();
     }
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Kicks and calls are eventfds. The kernel names memory by its address in this process, and
-//! reaches what is in its table. It knows rings and mergeable buffers; checksums and super-packets are
-//! those of the tap. There is no configuration space and no control queue.
+//! reaches what is in its table. It knows rings and mergeable buffers; checksums and super-packets
+//! are those of the tap. There is no configuration space and no control queue.
 //!
 //! **Trust.** The kernel is trusted with memory. What it writes to rings and headers is checked all
 //! the same, by the driver.
