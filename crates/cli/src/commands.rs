@@ -1,8 +1,6 @@
 //! The ports and routes of each command.
 
-use crate::args::{
-    Args, Command, Cores, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, IdleArg, Record, Replay, Run, Serve, Sink,
-};
+use crate::args::{Args, Command, Cores, Echo, FullArg, Fwd, Gen, GroArg, GsoArg, Record, Replay, Run, Serve, Sink};
 use crate::output::{self, outln, show};
 use crate::units::grouped;
 use crate::{bench, bind, bridge, control, kinds, measure, probe, report, router, run, state, tables, tee, top, watch};
@@ -14,7 +12,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 use towpath::engine::filter::{Filter, FilterRules};
 use towpath::engine::gro_stage::GroMode;
-use towpath::engine::idle::Idle;
 use towpath::engine::lane::FullPolicy;
 use towpath::engine::rules::RuleError;
 use towpath::packet::port::{Layer, Port};
@@ -290,11 +287,7 @@ pub(crate) fn plan(run: &Run, directions: Directions, forwards: bool) -> Result<
     plan.directions = directions;
     plan.workers = run.workers;
     plan.cores = Cores::all(&run.cores);
-    plan.idle = match run.idle {
-        IdleArg::Spin => Idle::SPIN,
-        IdleArg::Yield => Idle::YIELD,
-        IdleArg::Sleep => Idle::SLEEP,
-    };
+    plan.idle = run.idle.into();
     plan.egress_wait = run.egress_wait;
     plan.drain = run.drain;
     plan.lanes = Cores::all(&run.lanes);

@@ -64,8 +64,14 @@ impl CoreSharing {
     /// The core was offered at a time, and was the worker's again at another.
     fn offered(&mut self, at: Instant, back: Instant) {
         let kept = back.saturating_duration_since(at);
-        self.next = back + if kept > SOON { kept.saturating_mul(PENALTY).min(LONGEST) } else { kept.max(INTERVAL) };
+        self.next = back + penalty(kept).unwrap_or(kept.max(INTERVAL));
     }
+}
+
+/// For how long a core is not offered again after a thread has kept it for a time; none if that was
+/// a receiver, which is done soon.
+pub(crate) fn penalty(kept: Duration) -> Option<Duration> {
+    (kept > SOON).then(|| kept.saturating_mul(PENALTY).min(LONGEST))
 }
 
 #[cfg(test)]

@@ -1,17 +1,20 @@
 //! Idling: what a worker does while no packet moves.
 //!
 //! ```text
-//!   turns without a packet:   0 ......... spins ........ + yields ..........►
-//!                             pause        yield          sleep on the descriptors
+//!   turns without a packet:   0 ......... spins ........ + yields ........ window ..........►
+//!                             pause        yield          yield           sleep on the descriptors
+//!                             │                           └ measured: see `halt_poll`
 //!                             └ after a burst, the first ones are longer: see `gap`
 //! ```
 //!
 //! Spinning reacts in nanoseconds and occupies a core; sleeping reacts in microseconds and costs
-//! nothing. The default spins for some ten microseconds, so that a busy path never sleeps and a
-//! quiet one costs less than one percent of a core. Queues without a descriptor are polled: every
-//! 50 µs at first, every millisecond later.
+//! nothing. The default is in between: it sleeps after some ten microseconds, but stays awake where
+//! packets come within half a millisecond of one another. So a busy path never sleeps, a request
+//! and its response wait for no wake-up, and a quiet path costs less than one percent of a core.
+//! Queues without a descriptor are polled: every 50 µs at first, every millisecond later.
 
 use crate::gap::Gap;
+use crate::halt_poll::HaltPoll;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 use towpath_packet::port::Wake;
@@ -26,20 +29,25 @@ pub struct Idle {
     pub yields: u32,
     /// Whether to sleep after that; otherwise it keeps yielding.
     pub sleep: bool,
+    /// The longest time for which it yields before it sleeps, where packets come that soon one after
+    /// the other. Zero: it sleeps at once.
+    pub longest_window: Duration,
 }
 
 impl Idle {
     /// Never yields the core: the lowest latency, for a dedicated core.
-    pub const SPIN: Idle = Idle { spins: u32::MAX, yields: 0, sleep: false };
+    pub const SPIN: Idle = Idle { spins: u32::MAX, yields: 0, sleep: false, longest_window: Duration::ZERO };
     /// Yields, but never sleeps.
-    pub const YIELD: Idle = Idle { spins: 64, yields: u32::MAX, sleep: false };
-    /// Sleeps after a few microseconds.
-    pub const SLEEP: Idle = Idle { spins: 64, yields: 8, sleep: true };
+    pub const YIELD: Idle = Idle { spins: 64, yields: u32::MAX, ..Idle::SPIN };
+    /// Sleeps after some ten microseconds: the least processor time.
+    pub const SLEEP: Idle = Idle { spins: 64, yields: 8, sleep: true, ..Idle::SPIN };
+    /// Sleeps, but not where packets come within half a millisecond of one another.
+    pub const ADAPTIVE: Idle = Idle { longest_window: Duration::from_micros(500), ..Idle::SLEEP };
 }
 
 impl Default for Idle {
     fn default() -> Idle {
-        Idle::SLEEP
+        Idle::ADAPTIVE
     }
 }
 
@@ -57,6 +65,7 @@ pub(crate) struct Idler {
     until: Option<Instant>,
     polling: bool,
     gap: Gap,
+    halt_poll: HaltPoll,
 }
 
 /// The action after a turn that moved nothing.
@@ -71,7 +80,8 @@ pub(crate) enum Next {
 impl Idler {
     pub(crate) fn new(idle: Idle, routes: usize) -> Idler {
         let waits = PollSet::with_capacity(2 * routes + 1);
-        Idler { idle, turns: 0, poll: POLL_FIRST, waits, until: None, polling: false, gap: Gap::default() }
+        let (gap, halt_poll) = (Gap::default(), HaltPoll::new(idle.longest_window));
+        Idler { idle, turns: 0, poll: POLL_FIRST, waits, until: None, polling: false, gap, halt_poll }
     }
 
     /// A turn moved packets.
@@ -79,6 +89,7 @@ impl Idler {
     pub(crate) fn busy(&mut self, packets: usize) {
         self.turns = 0;
         self.gap.moved(packets);
+        self.halt_poll.moved(Instant::now);
         self.poll = POLL_FIRST;
     }
 
@@ -94,6 +105,9 @@ impl Idler {
         }
         if !self.idle.sleep || self.turns - self.idle.spins <= self.idle.yields {
             std::thread::yield_now();
+            return Next::Again;
+        }
+        if self.halt_poll.stays_awake(std::thread::yield_now, Instant::now) {
             return Next::Again;
         }
         self.waits.clear();
@@ -144,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_worker_spins_then_yields_then_sleeps_and_starts_again_when_busy() {
-        let mut idler = Idler::new(Idle { spins: 2, yields: 1, sleep: true }, 1);
+        let mut idler = Idler::new(Idle { spins: 2, yields: 1, ..Idle::SLEEP }, 1);
         let steps: Vec<_> = (0..4).map(|_| idler.step()).collect();
         assert_eq!(steps, [Next::Again, Next::Again, Next::Again, Next::Sleep]);
         idler.busy(1);

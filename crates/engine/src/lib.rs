@@ -18,6 +18,8 @@
 //! | [`linearize`] | contiguous bytes, headroom and tailroom for an egress that requires them |
 //! | [`reflect`] | swaps source and destination of a packet |
 //! | [`idle`] | spin, yield, then sleep on the descriptors of the queues |
+//! | `gap` | how long an idle worker leaves the rings alone after a burst |
+//! | `halt_poll` | how long an idle worker stays awake before it sleeps |
 //! | `core_sharing` | a busy worker offers its core to the receivers of what it delivers |
 //! | [`samples`] | sampled times and the largest flows of routes and hubs, and their links |
 //! | [`tee`] | copies of packets for a capture, taken without a wait |
@@ -32,6 +34,7 @@ mod egress;
 pub mod filter;
 mod gap;
 pub mod gro_stage;
+mod halt_poll;
 pub mod hub;
 pub mod idle;
 pub mod lane;

@@ -61,7 +61,7 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workers")]
     pub(crate) cores: Vec<Cores>,
     /// What a worker does when there is nothing to do
-    #[arg(long, value_enum, default_value_t = IdleArg::Sleep, help_heading = "Workers")]
+    #[arg(long, value_enum, default_value_t = IdleArg::Adaptive, help_heading = "Workers")]
     pub(crate) idle: IdleArg,
     /// Whether the process gives up the rights that its ports no longer need, once they are open
     #[arg(long, value_enum, default_value_t = SandboxArg::Prefer, env = "TOWPATH_SANDBOX", value_name = "LEVEL", help_heading = "Rights")]

@@ -5,6 +5,7 @@ use crate::metrics::Address;
 use clap::{Args as ClapArgs, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
+use towpath::engine::idle::Idle;
 use towpath::engine::lane::Steering;
 use towpath::sandbox::Level;
 use towpath::tee::TeeSpec;
@@ -81,7 +82,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workers")]
     pub(crate) cores: Vec<Cores>,
     /// What a worker does when there is nothing to do
-    #[arg(long, value_enum, default_value_t = IdleArg::Sleep, help_heading = "Workers")]
+    #[arg(long, value_enum, default_value_t = IdleArg::Adaptive, help_heading = "Workers")]
     pub(crate) idle: IdleArg,
     /// Buffers for everything: 16384, or as many larger ones as have the same memory
     #[arg(long, value_name = "N", value_parser = number, help_heading = "Workers")]
@@ -170,8 +171,21 @@ pub(crate) enum IdleArg {
     Spin,
     /// Gives way to others, but never sleeps
     Yield,
-    /// Sleeps until something arrives: a quiet datapath costs nothing
+    /// Sleeps, but not while packets come within half a millisecond of one another
+    Adaptive,
+    /// Sleeps as soon as there is nothing to do: least processor time
     Sleep,
+}
+
+impl From<IdleArg> for Idle {
+    fn from(idle: IdleArg) -> Idle {
+        match idle {
+            IdleArg::Spin => Idle::SPIN,
+            IdleArg::Yield => Idle::YIELD,
+            IdleArg::Adaptive => Idle::ADAPTIVE,
+            IdleArg::Sleep => Idle::SLEEP,
+        }
+    }
 }
 
 fn steering(text: &str) -> Result<Steering, String> {

@@ -8,13 +8,12 @@
 //! Ports and workers are started once, and the process gives up its rights then. A packet of a
 //! trial has its number and direction, so that none is counted for another trial.
 
-use crate::args::{IdleArg, Measure};
+use crate::args::Measure;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use towpath::engine::gro_stage::GroMode;
-use towpath::engine::idle::Idle;
 use towpath::engine::report::Reading;
 use towpath::packet::port::{Layer, Needs, Port, Verified};
 use towpath::ports::generator::{self, Fields, Progress, Size, Sweep, Trial, Trials};
@@ -142,11 +141,7 @@ pub(super) fn prepare(args: &Measure, sizes: &[Size]) -> Result<Prepared, Box<dy
         let mut plan = Forward::default();
         plan.gro.mode = GroMode::Off;
         plan.cores = at.next().into_iter().collect();
-        plan.idle = match args.idle {
-            IdleArg::Spin => Idle::SPIN,
-            IdleArg::Yield => Idle::YIELD,
-            IdleArg::Sleep => Idle::SLEEP,
-        };
+        plan.idle = args.idle.into();
         let (longest, mtu, name) = (generator.info().mtu, port.info().mtu, port.info().name.clone());
         // The kernel takes longer packets of a TUN/TAP device.
         let is_tun = ["tap:", "tun:"].iter().any(|scheme| name.starts_with(scheme));

@@ -16,15 +16,16 @@ use towpath::engine::idle::Idle;
 pub(super) enum Mode {
     Spin,
     Sleep,
+    /// The applications sleep; the datapath does as it is by default.
+    Adaptive,
 }
 
 impl Mode {
-    pub(super) const ALL: [Mode; 2] = [Mode::Spin, Mode::Sleep];
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Mode::Spin => "spin",
             Mode::Sleep => "sleep",
+            Mode::Adaptive => "adaptive",
         }
     }
 
@@ -33,6 +34,7 @@ impl Mode {
         match self {
             Mode::Spin => Idle::SPIN,
             Mode::Sleep => Idle::SLEEP,
+            Mode::Adaptive => Idle::ADAPTIVE,
         }
     }
 }
@@ -135,11 +137,11 @@ impl Round {
         for n in 0..self.messages {
             match self.mode {
                 Mode::Spin => _ = until_seen(first + n, LOST)?,
-                Mode::Sleep => pauses += self.rest(first + n),
+                Mode::Sleep | Mode::Adaptive => pauses += self.rest(first + n),
             }
             send(self.now())?;
         }
-        if self.mode == Mode::Sleep {
+        if self.mode != Mode::Spin {
             pauses += self.rest(first + self.messages);
         }
         let sleeps = switches()? - slept - pauses;

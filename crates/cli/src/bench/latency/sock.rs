@@ -32,7 +32,7 @@ pub(super) fn one_core(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2
             |stamp| sender.send(stamp),
             || receiver.receive(Duration::ZERO).map(|stamp| stamp.into_iter().for_each(|stamp| round.received(stamp))),
         ),
-        Mode::Sleep => {
+        Mode::Sleep | Mode::Adaptive => {
             round.beside(core, || receiver.receive(NAP), || round.send_all(|stamp| sender.send(stamp), || Ok(())))
         }
     })?;
@@ -63,7 +63,7 @@ pub(super) fn two_cores(mode: Mode, args: &BenchLatency, [core, other]: [usize; 
             let lost = route.held() as u64 + route.counters().snapshot().all_drops();
             if lost > sample.lost { Err("the route lost packets".into()) } else { Ok(sample) }
         }
-        Mode::Sleep => {
+        Mode::Sleep | Mode::Adaptive => {
             let running = ports.forward(mode, core)?;
             let (mut sender, mut receiver) = connect(&memory, paths, args)?;
             let sample = on(core, || {

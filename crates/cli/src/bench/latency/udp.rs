@@ -19,7 +19,7 @@ pub(super) fn round(mode: Mode, args: &BenchLatency, [core, other]: [usize; 2]) 
     })??;
     match mode {
         Mode::Spin => receiver.set_nonblocking(true)?,
-        Mode::Sleep => receiver.set_read_timeout(Some(NAP))?,
+        Mode::Sleep | Mode::Adaptive => receiver.set_read_timeout(Some(NAP))?,
     }
     let round = Round::new(mode, args)?;
     // Same frame length as on the other paths.

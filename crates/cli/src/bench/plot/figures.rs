@@ -195,7 +195,11 @@ fn latency(report: &Value) -> Vec<Figure> {
         (format!("{}, {}", text(&row["way"]), text(&row["mode"])), figures.to_vec())
     };
     let mut figures = bars("one way".into(), "µs", &["p50", "p99", "p99.9"], rows().map(row).collect(), true);
-    for (mode, title) in [("spin", "distribution, threads that spin"), ("sleep", "distribution, threads that sleep")] {
+    for (mode, title) in [
+        ("spin", "distribution, threads that spin"),
+        ("sleep", "distribution, threads that sleep"),
+        ("adaptive", "distribution, applications that sleep"),
+    ] {
         let mut curves = Series::default();
         for row in rows().filter(|row| row["mode"] == mode) {
             for at in list(row, "distribution") {
