@@ -263,13 +263,12 @@ impl<W: RingWords> Driver<W> {
         for place in out {
             let (id, len) = self.used(next_used.wrapping_add(taken) & mask);
             let Some((used, slots)) = self.in_flight.take(id, len) else {
+                // What the device writes there later is not looked at.
+                self.used_seen = next_used.wrapping_add(taken);
                 result = Err(self.in_flight.broken(RingError::UsedId(id)));
                 break;
             };
-            // Free descriptors are a stack: the next chain finds these in the cache.
-            let last = (1..slots).fold(used.id, |at, _| self.links[usize::from(at)]);
-            self.links[usize::from(last)] = self.free_head;
-            self.free_head = used.id;
+            self.give_back(used.id, slots);
             (*place, freed) = (used, freed + slots);
             taken += 1;
         }
@@ -277,13 +276,32 @@ impl<W: RingWords> Driver<W> {
         (taken, result)
     }
 
-    /// The next one of the chains that the index counts, if there is one.
+    /// Puts a chain's descriptors before the free ones. Those are a stack: the next chain finds these
+    /// in the cache.
+    #[inline]
+    fn give_back(&mut self, head: u16, slots: u16) {
+        let last = (1..slots).fold(head, |at, _| self.links[usize::from(at)]);
+        self.links[usize::from(last)] = self.free_head;
+        self.free_head = head;
+    }
+
+    /// The next one of the chains that the index counts, if there is one and it is known without a
+    /// batch. Of an entry that is wrong [`take_used`](Driver::take_used) tells.
     #[inline]
     pub(crate) fn next_known(&mut self) -> Option<Used> {
-        if !self.counted || self.used_seen == self.next_used {
+        if self.used_seen == self.next_used {
             return None;
         }
-        let (used, slots) = self.in_flight.take_oldest(following(self.size));
+        let (used, slots) = if self.counted {
+            self.in_flight.take_oldest(following(self.size))
+        } else if self.features.in_order {
+            return None;
+        } else {
+            let (id, len) = self.used(self.next_used & (self.size - 1));
+            let (used, slots) = self.in_flight.take(id, len)?;
+            self.give_back(used.id, slots);
+            (used, slots)
+        };
         self.next_used = self.next_used.wrapping_add(1);
         self.free += slots;
         Some(used)
