@@ -247,7 +247,7 @@ fn errors_name_the_option_the_value_and_the_rule() {
         (&["fwd", "--buffers", "7"], &["buffers=7", "8 or more"]),
         (&["fwd", "--buffer-size", "2000"], &["buffer-size=2000", "multiple of 64 from 2048 to 65472"]),
         (&["fwd", "--buffer-size", "65536"], &["buffer-size=65536", "multiple of 64"]),
-        (&["fwd", "--idle", "doze"], &["--idle", "doze", "spin, yield, sleep"]),
+        (&["fwd", "--idle", "doze"], &["--idle", "doze", "spin, yield, adaptive, sleep"]),
         (&["fwd", "--workers", "0"], &["workers"]),
         (&["fwd", "--workers", "9999"], &["workers=9999", "each of the workers needs one"]),
         (
