@@ -30,9 +30,8 @@ const FIRST: Duration = Duration::from_micros(20);
 pub(crate) struct HaltPoll {
     longest: Duration,
     window: Duration,
-    /// When the worker became idle, and whether it has slept since.
+    /// When the worker became idle.
     idle_since: Option<Instant>,
-    slept: bool,
     /// Another thread had the core for long: no window until then.
     barred_until: Option<Instant>,
 }
@@ -40,7 +39,7 @@ pub(crate) struct HaltPoll {
 impl HaltPoll {
     /// One whose window is at most the `longest`; zero: it never has one.
     pub(crate) fn new(longest: Duration) -> HaltPoll {
-        HaltPoll { longest, window: Duration::ZERO, idle_since: None, slept: false, barred_until: None }
+        HaltPoll { longest, window: Duration::ZERO, idle_since: None, barred_until: None }
     }
 
     /// Whether a worker that has nothing to do stays awake; it has then yielded its core. `now` is
@@ -60,7 +59,6 @@ impl HaltPoll {
                 self.barred_until = Some(after + time);
             }
         }
-        self.slept |= !awake;
         awake
     }
 
@@ -75,10 +73,10 @@ impl HaltPoll {
     /// The worker was idle from one time to another.
     #[cold]
     fn ended(&mut self, since: Instant, now: Instant) {
-        let (idle, slept) = (now.saturating_duration_since(since), std::mem::take(&mut self.slept));
+        let idle = now.saturating_duration_since(since);
         if idle > self.longest {
             self.window = Duration::ZERO;
-        } else if slept && self.barred_until.is_none_or(|until| now >= until) {
+        } else if idle >= self.window && self.barred_until.is_none_or(|until| now >= until) {
             self.window = (self.window * 2).clamp(FIRST.min(self.longest), self.longest);
         }
     }

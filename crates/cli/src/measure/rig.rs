@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!   gen: ──► A ──► the device that is measured ──► B ──► gen: checks
-//!   gen: checks ◄── A ◄──────────────────────────── B ◄── gen:       with --bidirectional; otherwise to be learned
+//!   gen: checks ◄── A ◄──────────────────────────── B ◄── gen:
 //! ```
+//!
+//! The way back carries trials with `--bidirectional`; otherwise packets by which the device learns.
 //!
 //! Ports and workers are started once, and the process gives up its rights then. A packet of a
 //! trial has its number and direction, so that none is counted for another trial.
