@@ -415,6 +415,8 @@ fn a_used_index_ahead_of_what_is_in_flight_breaks_the_queue() {
         let _ = driver.add(&[BUFFER]).unwrap();
         ram.w16(DEVICE + 2, index);
         assert_eq!(driver.next_used(), Err(RingError::UsedIndex));
+        used(&ram, Format::Split, 0, 0, 5);
+        assert_eq!(driver.next_used(), Err(RingError::UsedIndex), "a breach is final");
     }
     // A batch of three, of which the index counts two.
     let (ram, mut driver) = driver(Format::Split, 1 << 35);

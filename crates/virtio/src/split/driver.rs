@@ -348,12 +348,13 @@ impl<W: RingWords> Driver<W> {
     #[inline]
     fn look(&mut self) -> Result<u16, RingError> {
         // Acquire: the device wrote buffers and entries before it counted them.
-        self.used_seen = self.areas.device.load16(INDEX, Acquire);
-        let used = self.used_seen.wrapping_sub(self.next_used);
+        let index = self.areas.device.load16(INDEX, Acquire);
+        let used = index.wrapping_sub(self.next_used);
         if used > self.in_flight.published() {
-            self.counted = false;
             return Err(self.in_flight.broken(RingError::UsedIndex));
         }
+        // An index that is wrong is not kept: what it counts would be known to be used.
+        self.used_seen = index;
         // The index goes on by whole batches, and all chains of these are in flight.
         self.counted = self.features.in_order && !self.writes;
         Ok(used)
