@@ -16,6 +16,18 @@ pub(crate) const FAR: &str = "10.7.0.2";
 /// Bytes of the transferred file.
 const FILE: u32 = 4 << 20;
 
+/// The last line of `/tmp/NAME.out`, which a `towpath` with `--json` wrote that has ended.
+#[track_caller]
+pub(crate) fn summary(guest: &mut Guest, name: &str) -> Summary {
+    let last = guest.run(&format!("tail -n 1 /tmp/{name}.out"));
+    match serde_json::from_str(&last) {
+        Ok(Line::Summary(summary)) => *summary,
+        other => {
+            panic!("the last line is no summary: {other:?}: {last}\n{}", guest.run(&format!("cat /tmp/{name}.err")))
+        }
+    }
+}
+
 /// The far host: a namespace with the kernel's own NIC.
 pub(crate) struct Far {
     /// `nsenter …`, the prefix of its commands.
@@ -122,11 +134,7 @@ impl<'a> Cable<'a> {
     /// Waits until it has ended.
     pub(crate) fn ended(&mut self) -> Summary {
         self.guest.until("it has drained", "! kill -0 $(cat /tmp/fwd.pid)");
-        let last = self.guest.run("tail -n 1 /tmp/fwd.out");
-        match serde_json::from_str(&last) {
-            Ok(Line::Summary(summary)) => *summary,
-            other => panic!("the last line is no summary: {other:?}: {last}\n{}", self.guest.run("cat /tmp/fwd.err")),
-        }
+        summary(self.guest, "fwd")
     }
 
     /// Both hosts ping each other.

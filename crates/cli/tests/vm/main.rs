@@ -44,7 +44,7 @@ mod vhost;
 mod vhost_net;
 mod zero_copy;
 
-use cable::Cable;
+use cable::{Cable, summary};
 use guest::{Guest, NIC, OTHER, PEER, SPARE, inside};
 
 /// The driver of a function; empty without one.
@@ -233,6 +233,43 @@ fn ping_and_files_cross_between_the_nic_and_a_tap_byte_for_byte_under_every_poli
             summary.is_balanced();
             assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{options}: {summary:#?}");
         }
+        cable.end();
+    });
+}
+
+/// The front end stands for a machine, whose memory comes and goes.
+#[test]
+fn the_nic_reads_what_a_machine_sends_where_it_lies_in_the_memory_of_that_machine() {
+    inside("memory of a front end and VFIO", |guest| {
+        let mut cable = Cable::new(guest);
+        // Mapped as long as it is there; and for each frame.
+        for options in ["", "?policy=strict,tx-copybreak=0"] {
+            cable.guest.run("rm -f /tmp/back.control");
+            let fwd = format!("towpath fwd vhost:/tmp/vm.sock 'e1000e:vfio={NIC}{options}'");
+            let files = ">/tmp/back.out 2>/tmp/back.err & echo $! >/tmp/back.pid";
+            cable.guest.run(&format!("{fwd} --json --control /tmp/back.control {files}"));
+            let runs = "[ -S /tmp/back.control ] || ! kill -0 $(cat /tmp/back.pid)";
+            cable.guest.until("it runs, or has ended", runs);
+            cable.guest.run("[ -S /tmp/back.control ] || ! cat /tmp/back.err");
+            for _ in 0..2 {
+                cable.start_port("virtio:user=/tmp/vm.sock");
+                cable.ping();
+                cable.fetch_both_ways();
+                cable.stop().is_balanced();
+            }
+            let state = cable.guest.run("towpath state --control /tmp/back.control --json");
+            let state: serde_json::Value = serde_json::from_str(&state).unwrap_or_else(|e| panic!("{e}: {state}"));
+            let sent = &state["units"][0]["ports"][1]["tx"];
+            assert!(sent["packets"].as_u64() > Some(1000) && sent["copied"] == 0, "{options}: {sent:#}");
+            cable.guest.run("kill -TERM $(cat /tmp/back.pid)");
+            cable.guest.until("it has ended", "! kill -0 $(cat /tmp/back.pid)");
+            let summary = summary(cable.guest, "back");
+            summary.is_balanced();
+            assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{options}: {summary:#?}");
+        }
+        // Nor does the NIC reach for memory that was taken back.
+        let faults = cable.guest.try_run("dmesg | grep 'DMAR.*fault'");
+        assert_eq!(faults.code, 1, "{}", faults.text);
         cable.end();
     });
 }

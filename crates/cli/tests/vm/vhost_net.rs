@@ -7,11 +7,11 @@
 //!
 //! Each host is a namespace.
 
+use crate::cable::summary;
 use crate::guest::{Guest, alone_with, inside};
 use crate::kernel::Release;
 use crate::says;
 use crate::support::Summary;
-use crate::support::datapath::Line;
 use serde_json::Value;
 
 /// The addresses of both hosts.
@@ -82,14 +82,9 @@ impl<'a> Hosts<'a> {
     #[track_caller]
     fn ended(&mut self) -> Summary {
         self.guest.until("it has ended", "! kill -0 $(cat /tmp/fwd.pid)");
-        let last = self.guest.run("tail -n 1 /tmp/fwd.out");
-        match serde_json::from_str(&last) {
-            Ok(Line::Summary(summary)) => {
-                summary.is_balanced();
-                *summary
-            }
-            other => panic!("the last line is no summary: {other:?}: {last}\n{}", self.guest.run("cat /tmp/fwd.err")),
-        }
+        let summary = summary(self.guest, "fwd");
+        summary.is_balanced();
+        summary
     }
 
     /// Ping, TCP, UDP and a file both ways.
