@@ -16,9 +16,29 @@ pub(crate) const FAR: &str = "10.7.0.2";
 /// Bytes of the transferred file.
 const FILE: u32 = 4 << 20;
 
-/// The last line of `/tmp/NAME.out`, which a `towpath` with `--json` wrote that has ended.
+/// Starts `towpath fwd ARGS --json`, whose files are `/tmp/NAME.out`, `.err` and `.pid`.
 #[track_caller]
-pub(crate) fn summary(guest: &mut Guest, name: &str) -> Summary {
+pub(crate) fn start(guest: &mut Guest, name: &str, args: &str) {
+    let [out, err, pid] = ["out", "err", "pid"].map(|kind| format!("/tmp/{name}.{kind}"));
+    // The shell's child truncates the file when it is scheduled: until then old output would be
+    // taken for new.
+    guest.run(&format!("rm -f {out}"));
+    guest.run(&format!("towpath fwd {args} --json >{out} 2>{err} & echo $! >{pid}"));
+    guest.until("towpath moves packets, or has ended", &format!("[ -s {out} ] || ! kill -0 $(cat {pid})"));
+    guest.run(&format!("[ -s {out} ] || ! cat {err}"));
+}
+
+/// Stops it and waits for its end.
+#[track_caller]
+pub(crate) fn stop(guest: &mut Guest, name: &str) -> Summary {
+    guest.run(&format!("kill -TERM $(cat /tmp/{name}.pid)"));
+    ended(guest, name)
+}
+
+/// Waits until it has ended.
+#[track_caller]
+pub(crate) fn ended(guest: &mut Guest, name: &str) -> Summary {
+    guest.until("it has drained", &format!("! kill -0 $(cat /tmp/{name}.pid)"));
     let last = guest.run(&format!("tail -n 1 /tmp/{name}.out"));
     match serde_json::from_str(&last) {
         Ok(Line::Summary(summary)) => *summary,
@@ -115,26 +135,17 @@ impl<'a> Cable<'a> {
 
     /// The same with any port.
     pub(crate) fn start_port(&mut self, port: &str) {
-        let fwd = format!("towpath fwd '{port}' tap:tp0 --json --interval 100ms");
-        // The shell's child truncates the file when it is scheduled: until then old output would be
-        // taken for new.
-        self.guest.run("rm -f /tmp/fwd.out");
-        self.guest.run(&format!("{fwd} >/tmp/fwd.out 2>/tmp/fwd.err & echo $! >/tmp/fwd.pid"));
-        let runs = "[ -s /tmp/fwd.out ] || ! kill -0 $(cat /tmp/fwd.pid)";
-        self.guest.until("towpath moves packets, or has ended", runs);
-        self.guest.run("[ -s /tmp/fwd.out ] || ! cat /tmp/fwd.err");
+        start(self.guest, "fwd", &format!("'{port}' tap:tp0 --interval 100ms"));
     }
 
     /// Stops it and waits for its end.
     pub(crate) fn stop(&mut self) -> Summary {
-        self.guest.run("kill -TERM $(cat /tmp/fwd.pid)");
-        self.ended()
+        stop(self.guest, "fwd")
     }
 
     /// Waits until it has ended.
     pub(crate) fn ended(&mut self) -> Summary {
-        self.guest.until("it has drained", "! kill -0 $(cat /tmp/fwd.pid)");
-        summary(self.guest, "fwd")
+        ended(self.guest, "fwd")
     }
 
     /// Both hosts ping each other.

@@ -44,7 +44,7 @@ mod vhost;
 mod vhost_net;
 mod zero_copy;
 
-use cable::{Cable, summary};
+use cable::{Cable, start, stop};
 use guest::{Guest, NIC, OTHER, PEER, SPARE, inside};
 
 /// The driver of a function; empty without one.
@@ -241,16 +241,12 @@ fn ping_and_files_cross_between_the_nic_and_a_tap_byte_for_byte_under_every_poli
 #[test]
 fn the_nic_reads_what_a_machine_sends_where_it_lies_in_the_memory_of_that_machine() {
     inside("memory of a front end and VFIO", |guest| {
+        guest.run("dmesg -c >/dev/null");
         let mut cable = Cable::new(guest);
         // Mapped as long as it is there; and for each frame.
         for options in ["", "?policy=strict,tx-copybreak=0"] {
-            cable.guest.run("rm -f /tmp/back.control");
-            let fwd = format!("towpath fwd vhost:/tmp/vm.sock 'e1000e:vfio={NIC}{options}'");
-            let files = ">/tmp/back.out 2>/tmp/back.err & echo $! >/tmp/back.pid";
-            cable.guest.run(&format!("{fwd} --json --control /tmp/back.control {files}"));
-            let runs = "[ -S /tmp/back.control ] || ! kill -0 $(cat /tmp/back.pid)";
-            cable.guest.until("it runs, or has ended", runs);
-            cable.guest.run("[ -S /tmp/back.control ] || ! cat /tmp/back.err");
+            let ports = format!("vhost:/tmp/vm.sock 'e1000e:vfio={NIC}{options}'");
+            start(cable.guest, "back", &format!("{ports} --control /tmp/back.control"));
             for _ in 0..2 {
                 cable.start_port("virtio:user=/tmp/vm.sock");
                 cable.ping();
@@ -261,9 +257,7 @@ fn the_nic_reads_what_a_machine_sends_where_it_lies_in_the_memory_of_that_machin
             let state: serde_json::Value = serde_json::from_str(&state).unwrap_or_else(|e| panic!("{e}: {state}"));
             let sent = &state["units"][0]["ports"][1]["tx"];
             assert!(sent["packets"].as_u64() > Some(1000) && sent["copied"] == 0, "{options}: {sent:#}");
-            cable.guest.run("kill -TERM $(cat /tmp/back.pid)");
-            cable.guest.until("it has ended", "! kill -0 $(cat /tmp/back.pid)");
-            let summary = summary(cable.guest, "back");
+            let summary = stop(cable.guest, "back");
             summary.is_balanced();
             assert!(summary.failed.is_empty() && summary.gone.is_empty(), "{options}: {summary:#?}");
         }
@@ -327,8 +321,8 @@ fn a_copied_frame_is_sent_without_a_mapping_of_the_kernel() {
         assert_eq!(rows.len(), 6, "{report}");
         for row in rows {
             let count = |what: &str| row["per_buffer"][what].as_f64().unwrap();
-            let (copied, alone) = (row["tx_copybreak"] == 2048, row["policy"] != "persistent");
-            let mapped = if alone && !copied { 1.0 } else { 0.0 };
+            let (copied, per_buffer) = (row["tx_copybreak"] == 2048, row["policy"] != "persistent");
+            let mapped = if per_buffer && !copied { 1.0 } else { 0.0 };
             assert_eq!((count("maps"), count("copies")), (mapped, if copied { 1.0 } else { 0.0 }), "{row}");
         }
         guest.run(&format!("towpath unbind {NIC}"));

@@ -7,7 +7,7 @@
 //!
 //! Each host is a namespace.
 
-use crate::cable::summary;
+use crate::cable::ended;
 use crate::guest::{Guest, alone_with, inside};
 use crate::kernel::Release;
 use crate::says;
@@ -81,8 +81,7 @@ impl<'a> Hosts<'a> {
 
     #[track_caller]
     fn ended(&mut self) -> Summary {
-        self.guest.until("it has ended", "! kill -0 $(cat /tmp/fwd.pid)");
-        let summary = summary(self.guest, "fwd");
+        let summary = ended(self.guest, "fwd");
         summary.is_balanced();
         summary
     }
